@@ -1,6 +1,7 @@
-//! Refuses to open the embedded store on a system that can't carry it.
+//! Refuses to open the embedded store on a system that lacks what it needs.
 //!
-//! The store needs a clock that all processes share, file locks that end with their process, and Unix sockets.
+//! The store needs a clock shared by all processes, file locks that end with their process, and
+//! Unix sockets.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub struct EmbeddedStoreOptions {
 }
 
 impl EmbeddedStore {
-    /// Refuses.
+    /// Returns an error on this system.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl EmbeddedStoreOptions {
         self
     }
 
-    /// How many events to keep of what becomes of the locks.
+    /// How many events the log of all locks keeps.
     ///
     /// # Errors
     ///
@@ -71,12 +72,12 @@ impl EmbeddedStoreOptions {
         Ok(self)
     }
 
-    /// Whether opening is refused where it would take longer than a moment.
+    /// Whether opening is refused if it would take longer than a moment.
     pub const fn at_once(self, _at_once: bool) -> Self {
         self
     }
 
-    /// Refuses.
+    /// Returns an error on this system.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl EmbeddedStoreOptions {
         .at_store(store))
     }
 
-    /// Refuses.
+    /// Returns an error on this system.
     ///
     /// # Errors
     ///

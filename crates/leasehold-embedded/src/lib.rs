@@ -1,6 +1,7 @@
 //! Lock stores without a server: [`MemoryStore`], and [`EmbeddedStore`] for one machine.
 //!
-//! Both run the lock table of `leasehold-core` as it is; here it is made atomic and kept.
+//! Both run the lock table of `leasehold-core` unchanged. This crate makes its steps atomic and
+//! keeps its entries.
 
 use std::time::Duration;
 
@@ -15,5 +16,6 @@ mod tokens;
 pub use embedded::{EmbeddedStore, EmbeddedStoreOptions};
 pub use memory::MemoryStore;
 
-/// How long the last fence of an idle name is kept: by it a late release is told from a lost one.
+/// How long an idle name keeps its last fence, which distinguishes an expired release from a lost
+/// one.
 const RETENTION: Duration = Duration::from_secs(600);

@@ -19,14 +19,15 @@ use tokio::sync::mpsc;
 
 use crate::{RETENTION, tokens};
 
-/// A store in memory. Clones share the state; nothing survives the last of them.
+/// A store in memory. Clones share the state, which ends with the last of them.
 ///
-/// It runs the lock table as it is, on any [`Clock`]: a test that brings its own clock decides
-/// when leases end. A name that nobody uses any more is forgotten ten minutes later by that
-/// clock; whoever takes it then gets a fence above all that were ever issued here.
+/// It runs the lock table on any [`Clock`], so a test with its own clock decides when leases end.
+/// Ten minutes on that clock after its last use, a name is forgotten. Its next holder gets a fence
+/// above all fences that were ever issued here.
 ///
-/// Operations are carried out when their future is first polled, take less than a microsecond and
-/// never fail, so `within` means nothing. A fork has a copy of its own, which excludes nobody.
+/// The first poll of an operation's future carries the operation out, in less than a microsecond.
+/// Operations always succeed, so `within` has no effect. A fork has its own copy, which excludes no
+/// other process.
 ///
 /// # Examples
 ///
@@ -59,7 +60,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Shared {
     clock: Arc<dyn Clock>,
-    /// What shows the time of day in place of the system.
+    /// Replaces the system's time of day, if set.
     time_of_day: Option<Arc<dyn Clock>>,
     state: Mutex<State>,
 }
@@ -68,7 +69,7 @@ struct Shared {
 struct State {
     slots: BTreeMap<Key, Slot>,
     channels: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
-    /// The highest fence of the names that were forgotten.
+    /// The highest fence of all forgotten names.
     forgotten: Fence,
     /// Operations until the next look for names to forget.
     sweep_in: usize,
@@ -77,7 +78,7 @@ struct State {
 #[derive(Debug)]
 struct Slot {
     entry: LockEntry,
-    /// The last operation on it.
+    /// When the last operation used it.
     touched_at: StoreTime,
 }
 
@@ -91,15 +92,14 @@ impl MemoryStore {
         Self::with_clock(Arc::new(SystemClock::new()))
     }
 
-    /// An empty store on a clock of the caller's.
+    /// An empty store on a clock that the caller brings.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self::on(clock, None)
     }
 
-    /// An empty store on clocks of the caller's: leases run on `clock`, and fences are seeded from
-    /// `time_of_day`, whose origin stands for 1970-01-01 UTC. For simulations, in which nothing may come
-    /// from the machine.
+    /// An empty store on clocks that the caller brings, for simulations. Leases run on `clock`.
+    /// `time_of_day` seeds the fences; its origin stands for 1970-01-01 UTC.
     #[must_use]
     pub fn with_clocks(clock: Arc<dyn Clock>, time_of_day: Arc<dyn Clock>) -> Self {
         Self::on(clock, Some(time_of_day))
@@ -115,13 +115,13 @@ impl MemoryStore {
         Self { shared: Arc::new(Shared { clock, time_of_day, state: Mutex::new(state) }) }
     }
 
-    /// How many names the store keeps anything about, in use or not; for tests.
+    /// How many names the store has an entry for, in use or not; for tests.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.state().slots.len()
     }
 
-    /// How many names are in use: held, waited for, or closed; for tests.
+    /// How many names are held, waited for, or cooling down; for tests.
     #[must_use]
     pub fn in_use(&self) -> usize {
         let state = self.state();
@@ -208,7 +208,7 @@ impl Entries for Step<'_> {
 }
 
 impl State {
-    /// Delivers what a step has to say, and tidies up.
+    /// Delivers the notifications of a step, and forgets what is idle.
     fn end(&mut self, notices: Vec<Notice>, now: Now) {
         for Notice { client, wake, .. } in notices {
             if let Some(channel) = self.channels.get(&client)
@@ -220,8 +220,8 @@ impl State {
         self.sweep(now);
     }
 
-    /// Forgets the names that nobody has used for long, once in as many operations as there are
-    /// names: a constant cost per operation.
+    /// Forgets names long unused. Runs once per as many operations as there are names, so its cost
+    /// per operation is constant.
     fn sweep(&mut self, now: Now) {
         if let Some(left) = self.sweep_in.checked_sub(1) {
             self.sweep_in = left;

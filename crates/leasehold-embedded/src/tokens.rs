@@ -1,11 +1,11 @@
 //! Makes tokens for both stores from a block of random bytes.
 //!
-//! A system call for each took as long as the way into a store and out of it.
+//! A system call for each token would take as long as the store's whole operation.
 //!
-//! A fork's child has a copy of the block. So a block is of one [`Process`], and where forks can't be
-//! told from their parents for sure there are none. A virtual machine that is copied while it runs has
-//! copies of the blocks as well; but then it has a copy of the store, too. A store that others than
-//! this machine use must not draw from here.
+//! A fork's child has a copy of the block. So each block belongs to one [`Process`], and blocks are
+//! used only where forks are detected reliably. A virtual machine that is copied while it runs also
+//! copies its blocks, but it copies the store as well. A store that other machines use must not
+//! draw tokens here.
 
 use std::cell::RefCell;
 
@@ -27,10 +27,10 @@ thread_local! {
         const { RefCell::new(Block { of: None, left: 0, tokens: [[0; 16]; BLOCK] }) };
 }
 
-/// A token that nobody else was given.
+/// A token that differs from all others.
 pub(crate) fn draw() -> Result<Token> {
-    // The block can't be had in a signal's handler that came while a token was drawn, or when the
-    // thread ends.
+    // A signal handler that interrupts a draw can't borrow the block, nor can a thread that is
+    // ending.
     let drawn = TOKENS.try_with(|block| block.try_borrow_mut().ok()?.draw());
     drawn.ok().flatten().map_or_else(Token::generate, Ok)
 }
@@ -48,7 +48,7 @@ impl Block {
         }
         self.left = self.left.saturating_sub(1);
         let token = std::mem::take(self.tokens.get_mut(self.left)?);
-        // A signal's handler may have forked meanwhile, and this be the child.
+        // A signal handler may have forked meanwhile, and this process may be the child.
         process.is_current().then(|| Token::from_bytes(token))
     }
 }
@@ -76,13 +76,13 @@ mod tests {
 
         use super::*;
 
-        /// Draws a block's worth and tells the other end of a pipe; makes system calls only.
+        /// Draws a block of tokens and writes them to the pipe; makes system calls only.
         fn draw_into(mut writes: &File) -> bool {
             (0..BLOCK).all(|_| draw().is_ok_and(|token| writes.write_all(token.as_bytes()).is_ok()))
         }
 
         extern "C" fn borrowing(writes: *mut libc::c_void) -> libc::c_int {
-            // SAFETY: whoever started this waits for it, and has the file.
+            // SAFETY: the caller waits for this function and keeps the file open.
             let writes = unsafe { &*writes.cast_const().cast::<File>() };
             libc::c_int::from(!draw_into(writes))
         }
@@ -92,13 +92,13 @@ mod tests {
             i64::from(unsafe { libc::fork() })
         }
 
-        /// As the C library knows nothing of it.
+        /// Bypasses the C library, which then doesn't notice the fork.
         fn by_system_call(_: &File) -> i64 {
             // SAFETY: as above.
             unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
         }
 
-        /// As `vfork` does: the child has its parent's memory, not a copy, while the parent stands.
+        /// Like `vfork`: the child runs in its parent's memory while the parent is stopped.
         fn borrowing_memory(writes: &File) -> i64 {
             let mut stack = vec![0_u128; 1 << 14];
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -111,7 +111,7 @@ mod tests {
         }
 
         fn draws_its_own(start: fn(&File) -> i64) {
-            // The block is neither empty nor full.
+            // Leaves the block partly used.
             let before = draw().unwrap();
             let mut ends = [0; 2];
             // SAFETY: the array has room for two.

@@ -1,10 +1,10 @@
 //! Computes the checksum of records and of the header.
 
-/// A checksum against accidents, not attacks: sixteen bytes at a time, by a product of 128 bits whose
-/// halves are folded, as wyhash (Wang Yi) mixes; at the end folded to 32 bits. The last bytes are read as
-/// whole words too, some of them twice.
+/// A checksum against accidents, not attacks. Like wyhash (Wang Yi), it mixes sixteen bytes at a
+/// time by folding the halves of a 128-bit product, and folds the result to 32 bits. The last bytes
+/// are read as whole words too, so some count twice.
 pub(crate) fn checksum(name: &[u8], version: u8, rest: &[u8]) -> u32 {
-    /// Numbers without a pattern: digits of pi.
+    /// Digits of pi: numbers without a pattern.
     const START: u64 = 0x243f_6a88_85a3_08d3;
     const OTHER: u64 = 0x1319_8a2e_0370_7344;
 
@@ -14,7 +14,7 @@ pub(crate) fn checksum(name: &[u8], version: u8, rest: &[u8]) -> u32 {
         product as u64 ^ (product >> 64) as u64
     }
 
-    /// Of at most sixteen bytes.
+    /// At most sixteen bytes as two words.
     fn words(part: &[u8]) -> [u64; 2] {
         if let (Some(first), Some(last)) = (part.first_chunk(), part.last_chunk()) {
             [first, last].map(|word| u64::from_le_bytes(*word))

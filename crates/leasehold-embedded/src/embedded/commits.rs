@@ -1,10 +1,12 @@
 //! Records the running transaction and the last one on the first page of the data file.
 //!
-//! The next process can so [undo](super::pages::undo_half_committed) a transaction whose process died in the middle,
-//! in a copy of the file as well. A damaged number on one of LMDB's pages makes no older transaction the last one.
+//! By this record the next process can [undo](super::pages::undo_half_committed) a transaction
+//! whose process died in the middle, in a copy of the file as well. It also shows which transaction
+//! was the last, even if one of LMDB's own page numbers is damaged.
 //!
-//! Layout: the number of the transaction under way, 0 for none, and its complement; the number of the last, and
-//! its complement, or 0 and 0 while there was none. So no damaged byte makes another number of one.
+//! Layout: the number of the running transaction (0 for none) and its complement; then the number
+//! of the last one and its complement (both 0 before the first). The complements reveal damaged
+//! bytes.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Where in the file they are: in its first page, beyond LMDB's 168 bytes.
+/// The offset in the file: in its first page, beyond LMDB's 168 bytes.
 const OFFSET: usize = 1024;
 pub(super) const AT: u64 = OFFSET as u64;
-/// What is mapped: less than a page of any system.
+/// The mapped bytes: at most one page on any system.
 const BYTES: usize = 4096;
 
-/// How many they are.
 const WORDS: usize = 4;
 
-/// What the words of a file say.
+/// The words as read from a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Words([u64; WORDS]);
 
@@ -36,7 +37,7 @@ impl Words {
         Self([txn, !txn, last[0], last[1]])
     }
 
-    /// Those of a file that has its first page.
+    /// Reads the words of a file that has its first page.
     pub(super) fn read(data: &File) -> io::Result<Self> {
         let mut bytes = [0; WORDS * 8];
         data.read_exact_at(&mut bytes, AT)?;
@@ -55,24 +56,24 @@ impl Words {
         data.write_all_at(&bytes, AT)
     }
 
-    /// The transaction that is said to be under way.
+    /// The transaction that was running.
     pub(super) fn under_way(self) -> Option<u64> {
         let [txn, complement, ..] = self.0;
         (txn != 0 && complement == !txn).then_some(txn)
     }
 
-    /// The last transaction, 0 where there was none; nothing where that can't be read.
+    /// The last transaction, 0 before the first; `None` if the number is damaged.
     pub(super) fn last(self) -> Option<u64> {
         let [_, _, last, complement] = self.0;
         (complement == !last || (last, complement) == (0, 0)).then_some(last)
     }
 }
 
-/// These words of a data file.
+/// The live words of an open data file.
 #[derive(Debug)]
 pub(super) struct Commits {
     words: NonNull<[AtomicU64; WORDS]>,
-    /// Where the file is not written through its map.
+    /// Set if the file is not written through its map.
     by_file: Option<File>,
 }
 
@@ -82,7 +83,7 @@ unsafe impl Send for Commits {}
 unsafe impl Sync for Commits {}
 
 impl Commits {
-    /// Maps those of a file that has its first page.
+    /// Maps the words of a file that has its first page.
     pub(super) fn map(data: &File, in_place: bool) -> io::Result<Self> {
         let by_file = (!in_place).then(|| data.try_clone()).transpose()?;
         let mut access = ProtFlags::READ;
@@ -95,7 +96,8 @@ impl Commits {
     }
 
     fn words(&self) -> &[AtomicU64; WORDS] {
-        // SAFETY: mapped while this lives, aligned as a page is, and changed by all atomically, or by the kernel.
+        // SAFETY: mapped while this lives, page-aligned, and changed only atomically or by the
+        // kernel.
         unsafe { self.words.as_ref() }
     }
 
@@ -104,7 +106,8 @@ impl Commits {
         self.words()[0].load(Ordering::Relaxed) != 0
     }
 
-    /// Says which transaction is being committed, until [`end`](Self::end). Only inside the gate.
+    /// Records which transaction is being committed, until [`end`](Self::end). Only inside the
+    /// gate.
     pub(super) fn begin(&self, txn: u64) -> io::Result<()> {
         let [number, complement, last @ ..] = self.words();
         if let Some(data) = &self.by_file {
@@ -116,7 +119,8 @@ impl Commits {
         Ok(())
     }
 
-    /// Says that none is under way any more, and which was the last. Until then the next process would undo it.
+    /// Records that the commit has ended, and which transaction was the last. Until then the next
+    /// process would undo it.
     pub(super) fn end(&self, txn: u64) -> io::Result<()> {
         if let Some(data) = &self.by_file {
             return Words::of(txn).write(data);
@@ -125,7 +129,7 @@ impl Commits {
         complement.store(!txn, Ordering::Relaxed);
         last.store(txn, Ordering::Relaxed);
         number.store(0, Ordering::Release);
-        // Else one damaged bit would make the last one of it again.
+        // Otherwise one damaged bit could pass for a last transaction.
         its_complement.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -134,7 +138,8 @@ impl Commits {
 impl Drop for Commits {
     fn drop(&mut self) {
         let page = self.words.as_ptr().cast::<u8>().wrapping_sub(OFFSET);
-        // SAFETY: mapped by this with this length, and nobody can use it any more. Failing, it stays.
+        // SAFETY: mapped here with this length, and this was the last user. If unmapping fails, it
+        // stays mapped.
         _ = unsafe { munmap(page.cast(), BYTES) };
     }
 }
@@ -218,8 +223,8 @@ mod tests {
             let txn = txn.unwrap().unwrap();
             drop(environment);
             let after = metas();
-            // Of its meta page, the number by which it counts is written, and what stands before that but for
-            // so many bytes: none of it, what one store of a processor takes, or all.
+            // Writes the meta page as a crash in the middle may leave it: the new number that makes
+            // it count, and before it none, eight, or all of the new bytes.
             let meta = txn % 2 * page;
             let counts = meta + 16 + 8 + 2 * 8 + 2 * 48 + 8;
             assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
@@ -232,7 +237,7 @@ mod tests {
             }
             let store = store.get_or_insert_with(|| EmbeddedStore::open(&path).unwrap());
             assert_eq!(store.entries(WITHIN).await.unwrap().0, names, "round {round}");
-            // Who held it has ended, where the store was opened anew.
+            // Reopening the store has ended the lease's session.
             assert_eq!(acquire(store, "held").await, opened, "round {round}");
             assert!(acquire(store, &format!("new-{round}")).await);
             pages::check(&data, data.metadata().unwrap().len(), None).unwrap();

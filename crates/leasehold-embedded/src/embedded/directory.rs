@@ -1,4 +1,4 @@
-//! Checks a store's directory: where it is, who may write there, and what it may lie on.
+//! Checks a store's directory: where it is, who may write there, and on which file system.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -60,27 +60,27 @@ impl Access {
     }
 }
 
-/// A store's directory, looked at and found fit.
+/// A store's directory that has passed the checks.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Without symbolic links.
+    /// Has no symbolic links.
     pub(super) path: PathBuf,
     pub(super) handle: File,
     /// The number of its file system's type; see [`filesystem::Kind`].
     pub(super) file_system: u32,
-    /// Whether files on it can be written through a memory map without the risk of being killed
-    /// by a full disk.
+    /// Whether its files can be written through a memory map without a full disk killing the
+    /// process.
     pub(super) has_room_ahead: bool,
 }
 
-/// The names in the directory besides those of the header.
+/// The names in the directory, except for the header's.
 pub(super) const GATE: &str = "gate";
 pub(super) const DATA: &str = "data.mdb";
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const WAKE: &str = "wake";
 
 impl Directory {
-    /// Finds or makes the directory at `path`.
+    /// Finds or creates the directory at `path`.
     pub(super) fn prepare(path: &Path, access: Access) -> Result<Self> {
         check_absolute(path)?;
         if let Ok(meta) = fs::symlink_metadata(path)
@@ -96,7 +96,7 @@ impl Directory {
             make(path, access)?;
         }
         let path = fs::canonicalize(path).map_err(|error| unusable("find", error))?;
-        // Whom it is for says more than that it can't be opened.
+        // That the store belongs to other users explains more than that it can't be opened.
         let directory = Self::open(path.clone()).or_else(|error| {
             fs::metadata(&path).map_or(Ok(()), |meta| check_rights(&meta, access))?;
             Err(error)
@@ -106,9 +106,10 @@ impl Directory {
         Ok(directory)
     }
 
-    /// As [`prepare`](Self::prepare) for a path that nobody gave: where others can write, too,
-    /// somebody might have put something there in advance. What was opened is looked at, not what
-    /// has its name, which somebody could exchange in between.
+    /// As [`prepare`](Self::prepare), for the default path.
+    ///
+    /// Other users can write there as well, and might have put something there in advance. So it
+    /// checks the opened directory, not its name, which could be exchanged in between.
     pub(super) fn prepare_default(path: &Path) -> Result<Self> {
         match DirBuilder::new().mode(Access::Private.directory_mode()).create(path) {
             Ok(()) => {}
@@ -157,8 +158,8 @@ impl Directory {
         Ok(Self { path, handle, file_system: number, has_room_ahead })
     }
 
-    /// Refuses a directory in which something lies that no store has put there: nothing is made,
-    /// changed or removed in it.
+    /// Refuses a directory with files that are not a store's. It creates, changes and removes
+    /// nothing there.
     pub(super) fn check_ours(&self) -> Result<()> {
         if self.has_header() {
             return Ok(());
@@ -167,14 +168,14 @@ impl Directory {
         for entry in fs::read_dir(&self.path).map_err(|error| unusable("list", error))? {
             let entry = entry.map_err(|error| unusable("list", error))?;
             let name = entry.file_name();
-            // What is left of a store whose making was cut short before it had a header.
+            // Left over from a store whose creation was cut short before its header.
             let begun = (name == GATE || name == header::NEW)
                 && entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= BEGUN_MAX);
             if !begun {
                 foreign = Some(name);
             }
         }
-        // A header is made before everything else, so it is there now if the rest was ours.
+        // The header is created before everything else, so a store has one by now.
         match foreign {
             Some(name) if !self.has_header() => Err(Error::new(
                 ErrorKind::Foreign,
@@ -188,20 +189,20 @@ impl Directory {
         }
     }
 
-    /// Whether a store's header is there, damaged or not. A file of its name is one if it begins like
-    /// one, or stands beside a gate, which is made before it.
+    /// Whether a store's header is there, damaged or not. A file of that name counts if it begins
+    /// like a header, or if the gate exists, which is created before it.
     fn has_header(&self) -> bool {
         let is_file = |name| fs::symlink_metadata(self.file(name)).is_ok_and(|meta| meta.is_file());
         is_file(header::NAME) && (is_file(GATE) || header::is_marked(&self.path))
     }
 
-    /// Whether the directory was made for a group: its owner has given the group the right to
-    /// write.
+    /// Whether the directory was made for a group: its owner gave the group the right to write.
     pub(super) fn is_for_group(path: &Path) -> bool {
         fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o022 == 0o020 && is_member(meta.gid()))
     }
 
-    /// Gives the directory's group its rights, where a store for it is made in one that has none.
+    /// Gives the directory's group its rights, if a store for the group is created in a private
+    /// directory.
     pub(super) fn open_to_group(&self) -> io::Result<()> {
         let meta = self.handle.metadata()?;
         let mode = Access::Group.directory_mode();
@@ -211,15 +212,15 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes everything in it as young as its use, if that is not: programs that clear temporary files away
-    /// go by the age of each file, and a store of which they leave a part is none.
+    /// Renews the age of all files of a store in use. Programs that clear temporary files go by
+    /// each file's age, and a store that lost some of its files is destroyed.
     pub(super) fn freshen(&self) {
         const OLD: Duration = Duration::from_secs(3600);
 
         let touch = |name: &str| {
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
             let times = Timestamps { last_access: now, last_modification: now };
-            // Who may not, as in a group's store that another user has made, leaves it to who may.
+            // Fails in a group's store that another user created; that user then does it.
             _ = utimensat(&self.handle, name, &times, AtFlags::SYMLINK_NOFOLLOW);
         };
         let is_old = fs::symlink_metadata(self.file(header::NAME))
@@ -236,8 +237,8 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// Opens a file of the store for reading and writing, and makes it if there is none. Gives it
-    /// its rights where whoever made it did not come to that.
+    /// Opens a file of the store for reading and writing, and creates it if there is none.
+    /// Completes the rights of a file whose creation was cut short.
     pub(super) fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
         let new = OFlags::CREATE | OFlags::EXCL;
         let file = match self.open_at(name, new, access) {
@@ -265,7 +266,7 @@ impl Directory {
         rustix::fs::openat(&self.handle, name, flags, access.mode())
     }
 
-    /// Makes a directory in the store unless it is there.
+    /// Creates a directory in the store unless it exists.
     pub(super) fn make_inner(&self, name: &str, access: Access) -> io::Result<PathBuf> {
         let path = self.file(name);
         match DirBuilder::new().mode(access.directory_mode()).create(&path) {
@@ -284,7 +285,7 @@ impl Directory {
     }
 }
 
-/// Whether this user may use the store, and nobody else than those who should can write to it.
+/// Whether this user may use the store, and whether only those who should can write to it.
 fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::Denied, why));
     let (mode, user) = (meta.mode(), geteuid().as_raw());
@@ -323,14 +324,14 @@ fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
     Ok(())
 }
 
-/// A header that was begun has fewer bytes, and so has a gate.
+/// Above the size of a gate, and of a header whose creation was cut short.
 const BEGUN_MAX: u64 = 1024;
 
 fn not_ours(name: &str) -> io::Error {
     io::Error::other(format!("{name} is not the store's own; remove it, or name another directory"))
 }
 
-/// Refuses a path that means another directory wherever a process happens to stand.
+/// Refuses a path that depends on the process's working directory.
 fn check_absolute(path: &Path) -> Result<()> {
     if path.is_absolute() {
         return Ok(());
@@ -358,7 +359,7 @@ fn check_absolute(path: &Path) -> Result<()> {
 }
 
 fn make(path: &Path, access: Access) -> Result<()> {
-    // What the system finds before a `..` has to be there: made for the way back, it would be left.
+    // The part before a `..` must exist. Created only for the way back, it would remain.
     let mut before = PathBuf::new();
     for part in path.components() {
         if part == Component::ParentDir && !before.exists() {
@@ -369,21 +370,21 @@ fn make(path: &Path, access: Access) -> Result<()> {
     let mode = access.directory_mode();
     match DirBuilder::new().recursive(true).mode(mode).create(path) {
         Ok(()) if access == Access::Private => Ok(()),
-        // The umask may have taken the group's rights away.
+        // The umask may have removed the group's rights.
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(|error| unusable("give the group rights on", error)),
         Err(error) => Err(unusable("make", error)),
     }
 }
 
-/// Whether this user has the rights of a group; root has those of all.
+/// Whether this user has a group's rights; root has the rights of every group.
 fn is_member(group: u32) -> bool {
     geteuid().is_root()
         || getegid().as_raw() == group
         || getgroups().is_ok_and(|groups| groups.iter().any(|of| of.as_raw() == group))
 }
 
-/// A group as people know it, where the machine's own list has it.
+/// A group's name, if `/etc/group` lists it.
 fn group_name(group: u32) -> String {
     let list = fs::read_to_string("/etc/group").unwrap_or_default();
     let number = group.to_string();
@@ -392,7 +393,7 @@ fn group_name(group: u32) -> String {
     name.map_or_else(|| number.clone(), |name| escape::terminal(name).to_string())
 }
 
-/// What went wrong with a file or directory, and what to do.
+/// An error for a file or directory, with advice.
 pub(super) fn unusable(what: &str, error: io::Error) -> Error {
     let (kind, advice) = match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -410,27 +411,27 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             (ErrorKind::Config, "; check the path")
         }
-        // Nobody else frees what this process has used up, so it is of no use to wait.
+        // Only this process can free its own descriptors, so waiting is useless.
         _ if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => (ErrorKind::Full, ""),
         _ => (ErrorKind::Unavailable, ""),
     };
     Error::new(kind, format!("can't {what} it: {error}{advice}")).caused_by(error)
 }
 
-/// Where the store is unless a path is given: the machine's, or one place per user, whatever the
-/// environment of the process and whether or not the user is logged in.
+/// The default store: the machine's, or one per user. It ignores the process's environment and
+/// needs no login.
 pub(super) fn default_path() -> PathBuf {
     default_path_below(Path::new("/"), geteuid().as_raw())
 }
 
-/// The store of all users, where somebody who may has made its directory.
+/// The store of all users, if an administrator has created its directory.
 pub(super) fn shared_path() -> Option<PathBuf> {
     shared_path_below(Path::new("/"))
 }
 
 fn shared_path_below(root: &Path) -> Option<PathBuf> {
     let path = root.join("var/lib/leasehold");
-    // Who can't look is not to be given another one.
+    // If this user can't look, the answer must still be the same for all users.
     let is_absent = fs::symlink_metadata(&path)
         .is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound));
     (!is_absent).then_some(path)

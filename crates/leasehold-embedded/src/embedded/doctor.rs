@@ -11,17 +11,16 @@ use super::environment::Environment;
 use super::filesystem;
 use super::machine::Machine;
 
-/// Room below which a burst of new locks may find a full disk, and below which there is next to
-/// none left. A lock takes a page of 4 KiB at most; the store makes room in steps of 2 MiB.
+/// Below the first, a burst of new locks may fill the disk; below the second, hardly any room is
+/// left. A lock takes a page of 4 KiB at most, and the store allocates in steps of 2 MiB.
 const ROOM_SCARCE: u64 = 64 << 20;
 const ROOM_NONE: u64 = 4 << 20;
 
-/// How many files more a file system may need to take, and below which hardly any process can begin. Each
-/// process that takes locks makes one for its session.
+/// As for room, in files. Each process that takes locks creates one for its session.
 const FILES_SCARCE: u64 = 1_000;
 const FILES_NONE: u64 = 4;
 
-/// What there is to say about an open store, whose gate was just passed.
+/// The findings about an open store whose gate was just passed.
 pub(super) fn examine(store: &Environment, detached: bool) -> Vec<Finding> {
     let kind = File::open(&store.path).ok().and_then(|directory| filesystem::name(&directory));
     let mut findings = vec![
@@ -89,7 +88,7 @@ fn room(free: Option<u64>, ahead: bool) -> Finding {
         .advise("make room, or name a directory on another disk")
 }
 
-/// How many files can still be made, on a file system that has a limit.
+/// How many files can still be created, if the file system has a limit.
 fn free_files(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(path).ok()?;
     (stat.f_files > 0).then_some(stat.f_favail)
@@ -124,14 +123,14 @@ fn rights(access: Access) -> Finding {
     }
 }
 
-/// Whether this process has a `/tmp` that the rest of the machine does not see, as systemd's
-/// `PrivateTmp=` makes it.
+/// Whether this process has a private `/tmp`, such as systemd's `PrivateTmp=` makes.
 fn has_private_tmp() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     private_tmp(&mounts)
 }
 
-/// See proc_pid_mountinfo(5): the fourth word is what is mounted of its file system, the fifth where.
+/// See proc_pid_mountinfo(5): the fourth word is the mounted part of its file system, the fifth the
+/// mount point.
 fn private_tmp(mounts: &str) -> bool {
     mounts.lines().any(|mount| {
         let mut words = mount.split(' ').skip(3);

@@ -1,9 +1,9 @@
 //! An open store, which all its users in this process share: data file and gate.
 //!
-//! LMDB runs without its own locks (`MDB_NOLOCK`) and without syncing. Every transaction, reading
-//! or writing, is run inside the [`Gate`]; that is the invariant on which its soundness rests, and
-//! it is why a [`Pass`] has to be shown to begin one. A process that dies in the middle leaves
-//! behind half-written pages that no committed tree points to.
+//! LMDB's own locks and syncing are off (`MDB_NOLOCK`, `MDB_NOSYNC`). So every transaction,
+//! reading or writing, must run inside the [`Gate`]: its soundness rests on that. This is why
+//! beginning one requires a [`Pass`]. If a process dies in the middle, no committed tree points to
+//! its half-written pages.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -50,16 +50,16 @@ pub(super) struct Environment {
     pub(super) gate: Arc<Gate>,
     worker: Worker,
     room: Room,
-    /// Where it says which transaction is being committed, if that is written through the map.
+    /// Records which transaction is being committed.
     commits: Commits,
     still_there: StillThere,
-    /// Whose clock leases go by.
+    /// The time namespace whose clock leases go by.
     pub(super) time_namespace: String,
     pub(super) noted: Noted,
     fence_floor: FenceFloor,
     /// The process that opened it; a fork must not use it.
     process: Process,
-    /// Shows to others, by its lock, that the store is in use.
+    /// A lock that shows other processes that the store is in use.
     _in_use: InUse,
 }
 
@@ -116,10 +116,10 @@ impl Environment {
         Error::new(kind, message).at_store(Arc::clone(&self.location))
     }
 
-    /// Carries out `step` inside the gate: here and now if the way is free, else on the worker's
+    /// Carries out `step` inside the gate: here and now if it is free, otherwise on the worker's
     /// thread as soon as it is.
     ///
-    /// Cancel safe: a request that has not got in is taken back; one that has is carried out.
+    /// Cancel safe: a request that has not entered is withdrawn; one that has is carried out.
     pub(super) async fn run<R, T>(
         self: &Arc<Self>,
         request: &R,
@@ -138,12 +138,12 @@ impl Environment {
                 let step = move |store: &Self, pass: &Pass<'_>, _now: Now| {
                     step(store, pass, request.borrow())
                 };
-                self.run_in_line(within, step).await
+                self.run_queued(within, step).await
             }
         }
     }
 
-    /// Carries out `step` inside the gate, here and now; `None` where somebody else is inside.
+    /// Carries out `step` inside the gate, here and now; `None` if another process is inside.
     pub(super) fn run_here<T>(
         &self,
         step: impl FnOnce(&Self, &Pass<'_>, Now) -> Result<(T, Vec<Notice>)>,
@@ -168,8 +168,8 @@ impl Environment {
         }
     }
 
-    /// Carries out `step` inside the gate on the worker's thread, as soon as the way is free.
-    pub(super) async fn run_in_line<T: Send + 'static>(
+    /// Carries out `step` inside the gate on the worker's thread, as soon as the gate is free.
+    pub(super) async fn run_queued<T: Send + 'static>(
         self: &Arc<Self>,
         within: Duration,
         step: impl FnOnce(&Self, &Pass<'_>, Now) -> Result<(T, Vec<Notice>)> + Send + 'static,
@@ -187,10 +187,10 @@ impl Environment {
                 this.wakes.deliver(notices);
                 answer
             });
-            // Whoever asked may have gone; what was done stays done.
+            // The caller may be gone; the step stays done.
             drop(reply.send(answer));
         };
-        let _in_line = self.worker.wait(until, Box::new(job)).map_err(|error| {
+        let _queued = self.worker.wait(until, Box::new(job)).map_err(|error| {
             self.error(ErrorKind::Unavailable, "can't start a thread to wait in")
                 .with_reason(Reason::Threads)
                 .caused_by(error)
@@ -201,9 +201,11 @@ impl Environment {
         }
     }
 
-    /// Carries out a step, at a time that is read inside: after its request was sent, and after all
-    /// that went before it in the store. One that panics leaves its caller without knowledge of how
-    /// far it came, and everybody else as they are: its transaction is dropped.
+    /// Carries out a step. Its time is read inside, so after the request was sent and after all
+    /// earlier steps of the store.
+    ///
+    /// If a step panics, its transaction is dropped and its caller gets [`Effect::Unknown`]. Other
+    /// callers are not affected.
     fn carry_out<T>(
         &self,
         pass: &Pass<'_>,
@@ -232,13 +234,13 @@ impl Environment {
         Ok(answer)
     }
 
-    /// Whether nobody else can be inside meanwhile.
+    /// Fails if another process may be inside meanwhile.
     pub(super) fn check_inside(&self, pass: &Pass<'_>) -> Result<()> {
         pass.check().map_err(|error| self.no_gate(error).with_effect(Effect::NotApplied))
     }
 
-    /// Closes what a fork's child has inherited of its parent's store and can't use, so that it can
-    /// open the store for itself.
+    /// Closes what a fork's child inherited of its parent's store and can't use, so that it can
+    /// open the store itself.
     pub(super) fn close_inherited(&self) {
         if !self.is_ours() {
             self.lmdb.close_inherited();
@@ -263,7 +265,7 @@ impl Environment {
         Ok(pass)
     }
 
-    /// Undoes the transaction in whose commit its process died, if there is one: it was told to nobody.
+    /// Undoes the transaction in whose commit its process died, if any: no caller got its answer.
     fn undo_half_committed(&self, pass: &Pass<'_>) -> Result<()> {
         if !self.commits.is_under_way() {
             return Ok(());
@@ -309,12 +311,12 @@ impl Environment {
             "the store's directory was removed or replaced while in use, and its leases are void"
                 .to_owned()
         };
-        // Nobody rides that out: it stays so until all that use the store have ended.
+        // Waiting does not help: the directory stays gone until all that use the store have ended.
         let message = format!("{what}; end what uses it and start again");
         Err(self.error(ErrorKind::Corrupt, message).with_reason(Reason::DirectoryGone))
     }
 
-    /// The time by which a step inside the gate goes.
+    /// The time of a step inside the gate.
     pub(super) fn now(&self) -> Now {
         let at = store_time();
         Now { at, fence_floor: self.fence_floor.at(at.as_micros()) }
@@ -329,7 +331,7 @@ impl Environment {
         self.lmdb.get().write_txn().map_err(|error| self.lmdb_error(error))
     }
 
-    /// Makes sure that a value of so many bytes can be written.
+    /// Makes sure that a value of this size can be written.
     pub(super) fn reserve(&self, txn: &RwTxn<'_>, write: Write, value_bytes: usize) -> Result<()> {
         let file = self.file_pages();
         let value_bytes = value_bytes as u64;
@@ -343,17 +345,17 @@ impl Environment {
         })
     }
 
-    /// Whether what is changed finds room on a full disk.
+    /// Whether changes have room on a full disk.
     pub(super) const fn has_room_ahead(&self) -> bool {
         self.room.is_ahead()
     }
 
-    /// Up to which page the data file was ever used.
+    /// The number of pages of the data file that were ever used.
     fn file_pages(&self) -> usize {
         self.lmdb.get().info().last_page_number.saturating_add(1)
     }
 
-    /// How much of the data file is taken, of so many pages.
+    /// How many bytes of a data file of `pages` pages are taken.
     fn taken(&self, txn: &RwTxn<'_>, pages: usize) -> heed::Result<Taken> {
         /// The two meta pages, and the roots of both trees.
         const FIXED_PAGES: usize = 4;
@@ -361,7 +363,7 @@ impl Environment {
         let stat = self.records.stat(txn)?;
         let records = stat.branch_pages.saturating_add(stat.leaf_pages);
         let records = records.saturating_add(stat.overflow_pages);
-        // The list of free pages has a word for each, in pages that may be half full.
+        // The list of free pages has a word for each page, and its own pages may be half full.
         let words = pages.saturating_sub(records).saturating_mul(2 * size_of::<usize>());
         let list = words.div_ceil(rustix::param::page_size());
         let live = records.saturating_add(list).saturating_add(FIXED_PAGES);
@@ -388,7 +390,7 @@ impl Environment {
         let begun = self.commits.begin(txn.id() as u64);
         begun.map_err(|error| unsaid(error, Effect::NotApplied))?;
         let committed = txn.commit();
-        // A transaction that failed, or had nothing to write, is not the last one.
+        // Read from LMDB: a transaction that failed or wrote nothing does not become the last one.
         let ended = self.commits.end(self.lmdb.get().info().last_txn_id as u64);
         committed.map_err(|error| self.lmdb_error(error).with_effect(Effect::Unknown))?;
         ended.map_err(|error| unsaid(error, Effect::Unknown))
@@ -418,15 +420,16 @@ impl Lmdb {
         Self { environment: ManuallyDrop::new(environment), closed: AtomicBool::new(false) }
     }
 
-    /// Only where [`Environment::check_ours`] has let through.
+    /// Only after [`Environment::check_ours`] has passed.
     fn get(&self) -> &heed::Env<WithoutTls> {
         &self.environment
     }
 
-    /// Unmaps and closes this process's copy. Only in a fork's child, where nobody is let through.
+    /// Unmaps and closes this process's copy. Only in a fork's child, where no caller passes the
+    /// check.
     fn close_inherited(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            // SAFETY: it is moved out of here once, as the flag sees to, and never used again.
+            // SAFETY: it is moved out of here once, as the flag ensures, and never used again.
             drop(unsafe { ptr::read(&*self.environment) });
         }
     }
@@ -435,7 +438,7 @@ impl Lmdb {
 impl Drop for Lmdb {
     fn drop(&mut self) {
         if !*self.closed.get_mut() {
-            // SAFETY: dropped here and nowhere else, as the flag says.
+            // SAFETY: dropped here and nowhere else, as the flag ensures.
             unsafe { ManuallyDrop::drop(&mut self.environment) };
         }
     }
@@ -447,7 +450,7 @@ impl fmt::Debug for Lmdb {
     }
 }
 
-/// How many bytes so many pages have.
+/// The size of a number of pages in bytes.
 fn bytes(pages: usize) -> u64 {
     (pages as u64).saturating_mul(rustix::param::page_size() as u64)
 }
@@ -458,16 +461,16 @@ pub(super) fn store_time() -> StoreTime {
     StoreTime::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// How long a caller stays outside that was refused for want of room, which takes long to be sure of: those
-/// who wait in a line of theirs try the gate every two milliseconds, and a caller that asks for one new name
-/// after the other would leave them no moment.
+/// How long a caller waits outside after the store was full. The search for room takes long, and
+/// waiting processes try the gate every two milliseconds. A caller that tried one new name after
+/// another would never let them in.
 const FOR_OTHERS: Duration = Duration::from_millis(5);
 
-/// How to go on with a store that is damaged.
+/// What to do about a damaged store.
 const MADE_ANEW: &str = "End all processes that use this store, then remove its directory: it will be \
                          made anew, without any leases";
 
-/// What is damaged, and how to go on.
+/// An error for a damaged store, with what to do.
 pub(super) fn corrupt(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{what}; nothing was changed. {MADE_ANEW}"))
 }
@@ -498,12 +501,12 @@ pub(super) fn lmdb_error(error: heed::Error) -> Error {
     }
 }
 
-/// Enters a gate, waiting for whoever is inside.
+/// Enters a gate, waiting for the process inside.
 pub(super) fn enter(gate: &Gate, within: Duration) -> Result<Pass<'_>> {
     come_in(gate, within, Gate::enter_soon)
 }
 
-/// Begins to open a store, waiting for whoever does.
+/// Begins to open a store, waiting for the process that is opening it.
 pub(super) fn begin_opening(gate: &Gate, within: Duration) -> Result<Opening<'_>> {
     come_in(gate, within, Gate::try_open)
 }
@@ -531,7 +534,7 @@ fn come_in<'a, T>(
     }
 }
 
-/// Why the way in can't be tried.
+/// An error for a gate that can't be tried.
 pub(super) fn no_gate(error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::InvalidData {
         return corrupt(&error.to_string());
@@ -541,9 +544,9 @@ pub(super) fn no_gate(error: std::io::Error) -> Error {
 
 /// Names the process inside the gate, for people.
 fn who_is_inside(gate: &Gate) -> String {
-    /// The kernel hands the list out in pages and finds the next page by counting, so a lock that
-    /// goes in between hides another one. One look in twenty missed it on a machine that does
-    /// nothing but lock files.
+    /// How often `/proc/locks` is read. The kernel returns it in pages and finds the next page by
+    /// counting, so a lock that appears in between hides another one. One read in twenty missed it
+    /// on a machine that only locked files.
     const LOOKS: usize = 16;
     let by_lock = || {
         gate.file().metadata().ok().and_then(|meta| {
@@ -583,7 +586,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(30);
 
-    /// A step that panics, once it has a transaction with something in it.
+    /// A step that panics with a transaction under way.
     fn panics(store: &Environment, pass: &Pass<'_>, (): &()) -> Result<((), Vec<Notice>)> {
         let mut txn = store.write_txn(pass)?;
         store.records.put(&mut txn, b"half", b"done").map_err(|error| store.lmdb_error(error))?;
@@ -595,7 +598,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(directory.path().join("locks")).unwrap();
         let environment = Arc::clone(&store.environment);
-        // On the calling thread, and on the one that waits for the gate.
+        // On the calling thread, and on the worker's.
         let other = Gate::beside(&environment.path);
         for held in [false, true] {
             let inside = held.then(|| other.try_enter().unwrap().unwrap());
@@ -610,7 +613,7 @@ mod tests {
             assert!(error.to_string().contains("panicked (on purpose)"), "{error}");
             assert_eq!(store.entries(WITHIN).await.unwrap(), (0, 0));
         }
-        // The thread that waits is there for whoever comes next.
+        // The worker's thread survives for the next request.
         let inside = other.try_enter().unwrap().unwrap();
         let counting = store.entries(WITHIN);
         let release = async {
@@ -645,7 +648,7 @@ mod tests {
         let gate = path.join("gate");
         let free = std::fs::read(&gate).unwrap();
         if free.is_empty() {
-            // No word here: the kernel says who is inside.
+            // Without the word, the kernel reports who is inside.
             return;
         }
         let write_over = || {
@@ -669,7 +672,7 @@ mod tests {
             let error = ended.unwrap().unwrap_err();
             let effect = if written { Effect::Unknown } else { Effect::NotApplied };
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, effect), "{error}");
-            // It trusts the gate no more, which others may.
+            // This store no longer trusts the gate; others may.
             assert!(store.environment.run_here(|_, _, _| Ok(((), Vec::new()))).unwrap().is_err());
         }
     }

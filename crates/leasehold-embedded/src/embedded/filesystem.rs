@@ -1,7 +1,7 @@
-//! Tells on which kinds of file system a store may lie.
+//! Decides on which kinds of file system a store may lie.
 //!
-//! File locks and shared memory maps are between the processes of one kernel. On a network file
-//! system they may seem to work and not reach the other machine, so those are refused by name.
+//! File locks and shared memory maps work between the processes of one kernel. On a network file
+//! system they may seem to work without reaching other machines, so those are refused by name.
 
 use std::fs::File;
 
@@ -9,9 +9,9 @@ use leasehold_core::Result;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// The type, as statfs(2) numbers them; 0 where that can't be told.
+    /// The type, as statfs(2) numbers them; 0 if unknown.
     pub(super) number: u32,
-    /// Whether room can be reserved, and a page that was reserved be written for sure.
+    /// Whether space can be preallocated, and whether writing to it then always succeeds.
     pub(super) has_room_ahead: bool,
 }
 
@@ -49,13 +49,13 @@ pub(super) fn examine(directory: &File) -> Result<Kind> {
     Ok(Kind { number, has_room_ahead: ROOM_AHEAD.contains(&number) })
 }
 
-/// Locality can't be told everywhere in the same way; elsewhere it is up to the user.
+/// Only Linux has one way to detect a local file system; elsewhere it is up to the user.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn examine(_directory: &File) -> Result<Kind> {
     Ok(Kind { number: 0, has_room_ahead: false })
 }
 
-/// The name of a file system that [`examine`] took, for people; `None` where it can't be told.
+/// The name of a file system that [`examine`] accepted, for people; `None` if unknown.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn name(directory: &File) -> Option<String> {
     magic(directory).ok().map(name_of)
@@ -88,13 +88,14 @@ fn magic(directory: &File) -> std::io::Result<u32> {
     Ok(rustix::fs::fstatfs(directory)?.f_type as u32)
 }
 
-/// All that this process sees mounted; see proc_pid_mountinfo(5).
+/// All mounts that this process sees; see proc_pid_mountinfo(5).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn mounts() -> String {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
 }
 
-/// The devices of what is mounted, as `major:minor`, each with the type of its file system, its source and options.
+/// The devices of all mounts, as `major:minor`, each with its file system's type, source and
+/// options.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn mounted(mounts: &str) -> impl Iterator<Item = (&str, &str)> {
     mounts.lines().filter_map(|line| {
@@ -110,7 +111,7 @@ fn device_name(device: u64) -> String {
     format!("{}:{}", major(device), minor(device))
 }
 
-/// Whether another overlay is mounted with the same upper folder, which the kernel calls undefined.
+/// Whether another overlay is mounted with the same upper folder. The kernel leaves that undefined.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_shared_overlay(mounts: &str, device: u64) -> bool {
     fn upper(mounted: &str) -> Option<&str> {
@@ -140,7 +141,7 @@ fn remote_fuse(mounts: &str, device: u64) -> Option<String> {
     }
 }
 
-/// The magic numbers of those that are met most often.
+/// The magic numbers of the most common ones.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const LOCAL: [(u32, &str); 9] = [
     (0xef53, "ext4"),
@@ -154,15 +155,16 @@ const LOCAL: [(u32, &str); 9] = [
     (FUSE, "fuse"),
 ];
 
-/// FUSE_SUPER_MAGIC: many file systems, told apart by name.
+/// FUSE_SUPER_MAGIC: many file systems, distinguished by name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const FUSE: u32 = 0x6573_5546;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const OVERLAY: u32 = 0x794c_7630;
 
-/// ext2 to ext4, tmpfs, XFS: they write in place, so a reserved block is there when it is needed.
-/// Btrfs, ZFS and bcachefs copy on write, overlayfs and others pass on to who knows what.
+/// ext2 to ext4, tmpfs and XFS write in place, so a reserved block is there when it is needed.
+/// Btrfs, ZFS and bcachefs copy on write. Overlayfs and others pass writes on to an unknown file
+/// system.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const ROOM_AHEAD: [u32; 3] = [0xef53, 0x0102_1994, 0x5846_5342];
 

@@ -1,16 +1,16 @@
 //! The gate of a store: it lets in one process at a time, for the microseconds of a transaction.
 //!
-//! On Linux, who is inside stands in a [word](super::word) of shared memory, and a lock of the kernel
-//! on a byte of the file shows that its owner lives. Elsewhere, and where a page of a file may find
-//! no place on the disk, being inside is a `flock` on the file. Both ways the kernel tells of a death
-//! in whatever instruction, and no process id decides anything, so it holds across PID namespaces.
+//! On Linux, a [word](super::word) in shared memory names the process inside, and a kernel lock on
+//! a byte of the file shows that this process lives. Elsewhere, and if a page of the file can't be
+//! preallocated, being inside is a `flock` on the file. Either way the kernel reports a death at
+//! any instruction. Process ids decide nothing, so the gate works across PID namespaces.
 //!
-//! It is only ever *tried*: a process that was stopped inside must not hang the others. A fork has no
-//! part in it ([`Unshared`]), or a holder that is killed inside would leave the file's locks to its
-//! children.
+//! Entering is only ever *tried*: a process that was stopped inside must not hang the others. A
+//! fork is excluded ([`Unshared`]). Otherwise a holder that is killed inside would leave the file's
+//! locks to its children.
 //!
-//! Whoever opens the store has the `flock` first, in either case: what opens it, and what an earlier
-//! version did inside, are never under way at once.
+//! In either case, a process that opens the store takes the `flock` first. It keeps opening apart
+//! from operations inside a gate by `flock`.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -23,15 +23,15 @@ use super::word::{Inside, Word, damaged};
 
 #[derive(Debug)]
 pub(super) struct Gate {
-    // Dropped before the file, by whose lock its slot is alive.
+    // Dropped before the file, whose lock shows that its slot is alive.
     word: OnceLock<Word>,
     file: Unshared,
-    /// Between the threads of this process, which share the file's locks and the slot.
+    /// Excludes this process's other threads, which share the file's locks and the slot.
     inside: Mutex<()>,
     process: Process,
 }
 
-/// Being inside. Dropping it lets the next one in.
+/// Proof of being inside. Dropping it lets the next process in.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
@@ -39,12 +39,12 @@ pub(super) struct Pass<'a> {
     _inside: MutexGuard<'a, ()>,
 }
 
-/// Being the only one who opens the store, until this is dropped.
+/// Proof of being the only one that opens the store, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Opening<'a>(&'a File);
 
 impl Gate {
-    /// One that is entered by the lock on the file.
+    /// A gate that is entered by the lock on the file.
     pub(super) fn new(file: File) -> io::Result<Self> {
         Ok(Self {
             word: OnceLock::new(),
@@ -54,7 +54,7 @@ impl Gate {
         })
     }
 
-    /// Lets it be entered by the word in the file, which was opened once more, from now on.
+    /// Uses the word in the file from now on; `again` is the same file, opened once more.
     pub(super) fn by_word(&self, again: &File) -> io::Result<()> {
         let word = Word::map(&self.file, again)?;
         self.word.set(word).map_err(|_| io::ErrorKind::AlreadyExists.into())
@@ -64,23 +64,23 @@ impl Gate {
         &self.file
     }
 
-    /// Who is inside, if it is entered by a word.
+    /// The process inside, if the gate has a word.
     pub(super) fn inside(&self) -> Option<Inside> {
         self.word.get()?.inside()
     }
 
-    /// Begins to open the store unless somebody else is about to. Never blocks.
+    /// Begins to open the store unless another process is opening it. Never blocks.
     pub(super) fn try_open(&self) -> io::Result<Option<Opening<'_>>> {
         Ok(try_lock(&self.file)?.then(|| Opening(&self.file)))
     }
 
-    /// Enters unless somebody is inside. Never blocks.
+    /// Enters unless another process or thread is inside. Never blocks.
     pub(super) fn try_enter(&self) -> io::Result<Option<Pass<'_>>> {
         self.try_by(|word| word.try_enter())
     }
 
-    /// As [`try_enter`](Self::try_enter), and in the place of one that died inside. It makes a few
-    /// system calls, so it is for those who have found somebody inside.
+    /// As [`try_enter`](Self::try_enter), and also replaces a process that died inside. It makes a
+    /// few system calls, so it is for callers that found the gate taken.
     pub(super) fn try_follow(&self) -> io::Result<Option<Pass<'_>>> {
         self.try_by(|word| Ok(word.try_enter()? || word.try_follow(&self.file)?))
     }
@@ -99,10 +99,10 @@ impl Gate {
         Ok(entered.then(|| Pass { gate: self, word, _inside: inside }))
     }
 
-    /// Enters if the way becomes free within a moment too short for anybody to notice.
+    /// Enters if the gate becomes free within a few microseconds.
     pub(super) fn enter_soon(&self) -> io::Result<Option<Pass<'_>>> {
-        /// Twenty tries with a yield between them: about as long as five transactions take, and
-        /// what a hop to another thread would cost.
+        /// Twenty tries with a yield between them: about as long as five transactions, or as a hop
+        /// to another thread.
         const TRIES: usize = 20;
         for _ in 0..TRIES {
             if let Some(pass) = self.try_enter()? {
@@ -123,8 +123,8 @@ fn try_lock(file: &File) -> io::Result<bool> {
 }
 
 impl Pass<'_> {
-    /// Refuses what is not to be done, or told as done, once another program has written over who is
-    /// inside: another process may be inside as well.
+    /// Fails if another program has overwritten the word: another process may be inside as well.
+    /// Called before a step takes effect, and before it is reported as done.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.word.is_none_or(Word::is_inside) { Ok(()) } else { Err(damaged()) }
     }
@@ -133,10 +133,10 @@ impl Pass<'_> {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         match self.word {
-            // A fork's child has a copy of what its parent's thread was about, and the same memory.
+            // A fork's child has a copy of the pass and the same memory, but is not inside.
             Some(word) if self.gate.process.is_current() => word.leave(),
             Some(_) => {}
-            // Unlocking a file that is open and locked has no way to fail.
+            // Unlocking an open, locked file can't fail.
             None => drop(self.gate.file.unlock()),
         }
     }
@@ -148,15 +148,14 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// The lock on what threads of one process share; nothing inside can be left half done by a
-/// panic.
+/// Locks what threads of one process share. A panic leaves nothing half done there.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 impl Gate {
-    /// The gate of a store that is there, as another process has it.
+    /// The gate of an existing store, as another process has it.
     pub(super) fn beside(directory: &std::path::Path) -> Self {
         let open = || File::options().read(true).write(true).open(directory.join("gate")).unwrap();
         let gate = Self::new(open()).unwrap();
@@ -176,7 +175,7 @@ mod tests {
     use super::super::EmbeddedStore;
     use super::*;
 
-    /// A directory with a store that is entered in the way of this system.
+    /// A directory with a store that is entered in this system's way.
     fn place() -> (PathBuf, tempfile::TempDir) {
         let directory = tempfile::tempdir_in("/dev/shm")
             .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
@@ -185,7 +184,7 @@ mod tests {
         (path, directory)
     }
 
-    /// Has the store entered by the lock on the file.
+    /// Makes the lock on the file the way to enter.
     fn by_lock(path: &Path) {
         let header = std::fs::read_to_string(path.join("store")).unwrap();
         std::fs::write(path.join("store"), header.replace("gate word", "gate lock")).unwrap();
@@ -205,7 +204,7 @@ mod tests {
             assert!(gates[1].try_follow().unwrap().is_none());
             drop(inside);
             drop(gates[1].try_enter().unwrap().unwrap());
-            // Not atomic: two inside at once would lose additions.
+            // Not atomic: two threads inside at once would lose additions.
             let (count, each) = (AtomicU64::new(0), 2_000);
             std::thread::scope(|scope| {
                 for number in 0..8 {
@@ -236,7 +235,7 @@ mod tests {
 
         use super::*;
 
-        /// Leaves somebody inside who is gone.
+        /// Leaves a dead process inside.
         fn die_inside(path: &Path) {
             let gate = Gate::beside(path);
             std::mem::forget(gate.try_enter().unwrap().unwrap());
@@ -270,7 +269,7 @@ mod tests {
             }
         }
 
-        /// Locks of the process, as those of old are, would be gone.
+        /// Classic locks belong to the process and would be gone.
         #[test]
         fn a_process_that_closes_the_file_stays_inside() {
             let (path, _keep) = place();
@@ -287,12 +286,12 @@ mod tests {
             let (path, _keep) = place();
             let gates = [Gate::beside(&path), Gate::beside(&path)];
             let pass = gates[0].try_enter().unwrap().unwrap();
-            // SAFETY: the child makes system calls, drops what it was given, and ends.
+            // SAFETY: the child makes system calls, drops the pass, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(pass);
                 let refused = gates[0].try_enter().is_err() && gates[0].try_follow().is_err();
-                // SAFETY: ends this process; nothing else.
+                // SAFETY: only ends this process.
                 unsafe { libc::_exit(i32::from(!refused)) };
             }
             let mut status = -1;
@@ -319,14 +318,15 @@ mod tests {
                 let error = gates[1].try_follow().unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{begins:?}");
                 drop(pass);
-                // Whoever was inside meanwhile trusts it no more, whatever it says now.
+                // The process that was inside meanwhile no longer trusts it, even with its content
+                // restored.
                 file.write_all_at(&before, 0).unwrap();
                 assert!(gates[0].try_enter().is_err());
                 assert!(gates[1].try_enter().unwrap().is_some());
             }
         }
 
-        /// Whoever has that number knows that it is not inside; nobody else can.
+        /// Only the process with that number knows that it is not inside.
         #[test]
         fn who_finds_its_own_number_there_stays_outside() {
             let (path, _keep) = place();
@@ -339,7 +339,7 @@ mod tests {
             let error = gates[0].enter_soon().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             assert!(gates[1].try_follow().unwrap().is_none());
-            // Its end frees the number, and the gate with it.
+            // Its end frees the number, and so the gate.
             let [first, second] = gates;
             drop(first);
             assert!(second.try_follow().unwrap().is_some());

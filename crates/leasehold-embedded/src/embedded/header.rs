@@ -1,4 +1,4 @@
-//! The file `store`, which says as text what the store is, for people and later versions.
+//! The file `store`, which describes the store as text, for people and later versions.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,30 +14,30 @@ use super::checksum::checksum;
 use super::directory::Access;
 use super::machine::Machine;
 
-/// The version of everything in the directory. A store of another one is refused: those before this
-/// one were never released.
+/// The version of everything in the directory. Any other version is refused; earlier ones were
+/// never released.
 pub(super) const FORMAT: u32 = VERSION as u32;
 const VERSION: u8 = 6;
 
 pub(super) const NAME: &str = "store";
-/// A header on its way to its place.
+/// The name of a header until it is complete.
 pub(super) const NEW: &str = "store.new";
 const MARK: &str = "leasehold-store";
 
-/// How far apart two readings of a start by the time of day may be, for small corrections of that
-/// time. A machine that is started anew within this time of its last start, and keeps its data
-/// file, is taken for the old one: its sessions are dead all the same.
+/// By how much two readings of the start by the time of day may differ, for small corrections of
+/// that time. A machine that restarts this soon after its last start, with its data file intact,
+/// counts as not restarted. Its sessions are dead anyway.
 const SAME_BOOT_S: u64 = 10;
 
-/// 2020: a time of day before this one was never set, and says nothing about a start.
+/// 2020. An earlier time of day was never set. It proves no restart.
 const PLAUSIBLE_S: u64 = Fence::ORIGIN_UNIX_US / 1_000_000;
 
-/// What the clocks say about this start of the machine.
+/// The clocks of this start of the machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BootClock {
     /// The clock of leases, in seconds.
     pub(super) clock_s: u64,
-    /// The time of day when it stood at zero, in seconds since 1970.
+    /// The time of day at that clock's zero, in seconds since 1970.
     pub(super) booted_at_s: u64,
 }
 
@@ -50,47 +50,48 @@ impl BootClock {
     }
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     pub(super) machine: Machine,
-    /// The clock when the store was made or taken over, in seconds. A clock that stands before it has been
-    /// started again since.
+    /// The clock of leases when the store was made or taken over, in seconds. If the clock shows
+    /// less, the machine has been started again.
     pub(super) made_at_s: u64,
     /// When the machine was started, by the time of day, in seconds since 1970.
     pub(super) booted_at_s: u64,
-    /// The most that the data file can grow to, in bytes.
+    /// The most that the data file may grow to, in bytes.
     pub(super) bytes_max: u64,
     /// Whether the data file is written through the memory map, in place.
     pub(super) in_place: bool,
     pub(super) access: Access,
-    /// The number of the type of the file system through which it is used; see [`super::filesystem::Kind`].
+    /// The type number of the file system through which it is used; see
+    /// [`super::filesystem::Kind`].
     pub(super) file_system: u32,
     /// How the store is entered.
     pub(super) gate: GateKind,
-    /// The number of the data file; 0 while that file is to be made.
+    /// The number of the data file; 0 until that file exists.
     pub(super) data: u64,
     /// Whether the data file was made completely.
     pub(super) ready: bool,
 }
 
-/// How a store is entered, and by which file. All who use it have to do it in the same way.
+/// How a store is entered, and by which file. All its processes must do it in the same way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct GateKind {
-    /// By the word in the file, not by a lock on it.
+    /// By the word in the file, instead of a lock on it.
     pub(super) word: bool,
     /// The file's number.
     pub(super) inode: u64,
 }
 
-/// Why a header is no use.
+/// Why a header can't be used.
 #[derive(Debug)]
 pub(super) enum Unreadable {
     /// There is none.
     Absent,
     /// It was written by another version, in this format.
     Other(u32),
-    /// It says something else than a header does.
+    /// The content is not a header.
     Corrupt,
     Io(io::Error),
 }
@@ -119,10 +120,10 @@ impl Header {
         }
     }
 
-    /// Whether times kept in the store mean nothing any more.
+    /// Whether times kept in the store are void.
     ///
-    /// A container may have a boot id of its own on the kernel that the store's leases run on. So
-    /// another id alone voids nothing: the machine has to have been started at another time, too.
+    /// A container may have its own boot id on the kernel that the store's leases run on. So a
+    /// different id alone voids nothing: the start of the machine must differ as well.
     pub(super) fn is_of_another_boot(&self, now: &Machine, clock: BootClock) -> bool {
         if self.machine.time_namespace == now.time_namespace && clock.clock_s < self.made_at_s {
             return true;
@@ -132,8 +133,8 @@ impl Header {
                 && self.booted_at_s.abs_diff(clock.booted_at_s) <= SAME_BOOT_S)
     }
 
-    /// This header with the start of the machine as it is told now, if somebody has set the time of
-    /// day since: by the next one a container is told from another boot.
+    /// This header with the current start of the machine, if the time of day was set since. A
+    /// container with another boot id recognizes the boot by it.
     pub(super) fn with_start(&self, now: &Machine, clock: BootClock) -> Option<Self> {
         let moved = self.booted_at_s.abs_diff(clock.booted_at_s) > 1;
         (moved
@@ -184,12 +185,12 @@ impl Header {
             data: number(next("data")?)?,
             ready: either(next("state")?, "ready", "making")?,
         };
-        // With the checksum that the text of these values ends with.
+        // `text` includes the checksum of these values.
         if header.text() == text { Ok(header) } else { Err(Unreadable::Corrupt) }
     }
 
-    /// Puts the file in place at once or not at all, and on the disk: it has to be readable after
-    /// a power failure, to say that the rest is void.
+    /// Replaces the file atomically and syncs it. After a power failure it must be readable, to
+    /// show that the rest is void.
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
         let (new, place) = (directory.join(NEW), directory.join(NAME));
         drop(fs::remove_file(&new));
@@ -233,13 +234,13 @@ impl Header {
              file-system {file_system}\ngate {kind} {inode}\ndata {data}\nstate {state}\n"
         );
         let sum = checksum(NAME.as_bytes(), VERSION, text.as_bytes());
-        // Into memory, which takes all.
+        // Writing to memory can't fail.
         _ = writeln!(text, "sum {sum:08x}");
         text
     }
 }
 
-/// Whether the file begins like a header, of whatever version.
+/// Whether the file begins like a header of any version.
 pub(super) fn is_marked(directory: &Path) -> bool {
     let mut begins = [0; MARK.len()];
     File::open(directory.join(NAME)).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
@@ -342,9 +343,9 @@ mod tests {
         assert!(!voids(&header(), &now, here.booted_at_s));
         assert!(!voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S));
         assert!(voids(&header(), &own_name, here.booted_at_s + SAME_BOOT_S + 1));
-        // The time of day was set, and the name says that it is the same start.
+        // The time of day was set; the name shows that it is the same start.
         assert!(!voids(&header(), &now, here.booted_at_s + 3_600));
-        // A machine without a battery begins in 1970 every time.
+        // A machine without a battery begins in 1970 at every start.
         let unset = Header { booted_at_s: 0, ..header() };
         assert!(voids(&unset, &own_name, 0));
         let container = machine(&now.boot, "1 0.0");

@@ -1,6 +1,6 @@
 //! Marks a store's directory as in use, by a shared lock on the directory itself.
 //!
-//! Programs that clear old temporary files away leave a locked directory alone.
+//! Programs that clear old temporary files leave a locked directory alone.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::unshared::Unshared;
 
-/// How often, and with what pause, sharing is tried again: a process that another thread has just
+/// How often, and with what pause, sharing is tried again. A process that another thread has just
 /// forked keeps a copy of an earlier lock until it starts its program.
 const TRIES: u32 = 1_000;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -23,10 +23,11 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    /// Looks whether nobody else uses the store. Only while it is being opened, by one at a time.
+    /// Checks whether this is the only process that uses the store. Only while opening it, one
+    /// process at a time.
     pub(super) fn look(directory: File) -> io::Result<(Self, bool)> {
-        // An open file of its own, which no fork shares: killed just here, this process would
-        // leave a lock to its children that keeps everybody out.
+        // This open file is not shared with forks. Killed here, this process would otherwise leave
+        // its children a lock that excludes all processes.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let look = rustix::fs::openat(&directory, ".", flags, Mode::empty())?;
         let look = Unshared::new(look.into())?;
@@ -41,7 +42,7 @@ impl InUse {
         Ok((Self { directory, process: Process::current() }, alone))
     }
 
-    /// Says to all that the store is in use, until this is dropped.
+    /// Shows other processes that the store is in use, until this is dropped.
     pub(super) fn share(&self) -> io::Result<()> {
         for _ in 0..TRIES {
             match self.directory.try_lock_shared() {
@@ -56,8 +57,8 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        // Said aloud, since a fork may keep a copy of the file open; a fork's own end says
-        // nothing about its parent.
+        // Unlocks explicitly, since a fork may keep a copy of the file open. A fork's end leaves
+        // its parent's lock alone.
         if self.process.is_current() {
             drop(self.directory.unlock());
         }

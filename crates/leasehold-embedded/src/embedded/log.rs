@@ -1,9 +1,9 @@
 //! Keeps the log of the store's locks: lines in a file, and in the file before it.
 //!
-//! A line is appended by one write, so those of several processes never mix, and a process that is
-//! killed leaves whole lines. Where a full disk or a machine without power cut one, the next begins on
-//! a line of its own all the same: every write begins with an end of line. A file that has grown to its
-//! size becomes the one before, in place of what that was. Nobody waits for anybody.
+//! One write appends one line, so lines of several processes never mix, and a killed process leaves
+//! whole lines. A full disk or a power failure may cut a line. Every write begins with an end of
+//! line, so the next event is on a line of its own anyway. A file that has reached its size
+//! replaces the file before it. Processes never wait for each other.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -22,13 +22,13 @@ use super::EmbeddedStore;
 use super::directory::{Access, unusable};
 use super::environment::Environment;
 
-/// The file, and the one before it.
+/// The current file, and the one before it.
 const NAME: &str = "log";
 const BEFORE: &str = "log.1";
 
-/// What an event takes, most often.
+/// The usual size of an event.
 const EVENT_BYTES: u64 = 200;
-/// Names and owners have at most some hundred bytes each. What is longer is no line of ours.
+/// Names and owners have at most a few hundred bytes each. A longer line is not an event.
 const LINE_MAX: usize = 8_192;
 
 impl LockLog for EmbeddedStore {
@@ -63,7 +63,7 @@ impl LockLog for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Does something about the files on a thread that may wait for the disk.
+    /// Works on the files in a thread that may wait for the disk.
     async fn on_disk<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -95,7 +95,7 @@ fn append(directory: &Path, access: Access, lines: &str, bytes_max: u64) -> io::
     if meta.len() < bytes_max {
         return Ok(());
     }
-    // One process renames it, and only while it is the one that has the name.
+    // Only one process renames the file, and only while it still has its name.
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         let renamed = match fs::metadata(&path) {
             Ok(there) if (there.dev(), there.ino()) == (meta.dev(), meta.ino()) => {
@@ -103,7 +103,7 @@ fn append(directory: &Path, access: Access, lines: &str, bytes_max: u64) -> io::
             }
             _ => Ok(()),
         };
-        // A fork's child may have the same opened file.
+        // Unlocked explicitly: a fork's child may share the opened file.
         rustix::fs::flock(&file, FlockOperation::Unlock)?;
         renamed?;
     }
@@ -134,9 +134,9 @@ fn open(path: &Path, access: Access) -> io::Result<File> {
     Ok(file)
 }
 
-/// The last lines about a lock, the oldest first.
+/// The last events of a lock, the oldest first.
 fn read(directory: &Path, key: &Key, last: usize) -> io::Result<Vec<LogEntry>> {
-    // The younger file first: if it is renamed meanwhile, it is there twice, and not left out.
+    // The younger file first: if it is renamed meanwhile, it is read twice instead of left out.
     let opened = |name| match File::open(directory.join(name)) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -243,7 +243,7 @@ mod tests {
             fs::write(directory.path().join(NAME), &whole[..cut]).unwrap();
             append_to(directory.path(), &event("a", 2), 10_000);
             let read = numbers(directory.path(), "a", 9);
-            // Without its end a line may still say all that it has to.
+            // A line without its end may still be complete.
             assert!(read == [2] || read == [1, 2], "{cut}: {read:?}");
         }
     }

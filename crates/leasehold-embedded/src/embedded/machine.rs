@@ -1,16 +1,16 @@
-//! Identifies this run of this machine, by which a store knows that its leases are void.
+//! Identifies this run of this machine: after a restart, a store's leases are void.
 
 use std::fmt;
 
 use leasehold_core::Result;
 
-/// Times are comparable between two processes if this is equal for them.
+/// If it is equal for two processes, their times are comparable.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Machine {
     /// The kernel's random name for this boot.
     pub(super) boot: String,
-    /// The time namespace: its number, and by how much its `CLOCK_BOOTTIME` is ahead. The kernel gives the number
-    /// of one that has ended to another.
+    /// The time namespace: its number, and by how much its `CLOCK_BOOTTIME` is ahead. The kernel
+    /// reuses the numbers of ended namespaces.
     pub(super) time_namespace: String,
 }
 
@@ -40,7 +40,7 @@ impl Machine {
         let number =
             |of: &str| std::fs::metadata(format!("/proc/self/ns/{of}")).map_or(0, |it| it.ino());
         let own = number("time");
-        // What can be read is by how much the clocks of this process's children are ahead.
+        // The file shows the offsets of this process's children.
         let ahead = (own == number("time_for_children"))
             .then(|| std::fs::read_to_string("/proc/self/timens_offsets").ok())
             .flatten();
@@ -48,7 +48,7 @@ impl Machine {
         Ok(Self { boot, time_namespace: format!("{own} {ahead}") })
     }
 
-    /// Without a name for the boot, only a clock that has gone back tells of a restart; see
+    /// Without a name for the boot, only a clock that has gone back reveals a restart; see
     /// [`super::header::Header`].
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(super) fn this() -> Result<Self> {
@@ -56,10 +56,11 @@ impl Machine {
     }
 }
 
-/// In the place of an offset that can't be read.
+/// Stands for an offset that can't be read.
 const UNKNOWN: &str = "-";
 
-/// Reads `/proc/self/timens_offsets`, a line for each clock: its name or number, seconds, nanoseconds.
+/// Reads `/proc/self/timens_offsets`, one line for each clock: name or number, seconds,
+/// nanoseconds.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn boottime_ahead(offsets: &str) -> String {
     let of = |line: &str| {

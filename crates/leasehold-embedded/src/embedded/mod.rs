@@ -1,7 +1,7 @@
 //! One machine, many processes: locks in a directory, without a server.
 //!
-//! [`open`] prepares a store, [`environment`] holds it, [`table`] runs the lock table inside the
-//! [`gate`], [`session`] tells the dead from the living, [`wake`] tells waiters.
+//! [`open`] prepares a store and [`environment`] holds it. [`table`] runs the lock table inside the
+//! [`gate`]. [`session`] detects dead holders, and [`wake`] notifies waiters.
 
 mod checksum;
 mod commits;
@@ -57,32 +57,31 @@ use crate::tokens;
 
 /// A store for the processes of one machine: a directory, and no server.
 ///
-/// Clones and all stores opened at the same path in a process share the file; every call of
-/// [`open`](Self::open) begins a *session*. Leases and places in line belong to the session that
-/// acquired them, and they end **at once** when it ends: when its process dies, in whatever way,
-/// or when the last clone is dropped. A process that only stands still keeps its leases until
-/// their ttl ends. Leases of a [detached](EmbeddedStoreOptions::detached) store belong to nobody
-/// and end with their ttl alone. A fork shares its parent's session, so the session then lasts
-/// until both have ended.
+/// Clones and all stores that a process has opened at the same path share the file. Every call of
+/// [`open`](Self::open) begins a *session*. Leases and queue positions belong to the session that
+/// acquired them and end **at once** with it. A session ends when its process dies, however that
+/// happens, or when the last clone is dropped. A process that is merely stopped keeps its leases
+/// until their ttl ends. Leases of a [detached](EmbeddedStoreOptions::detached) store belong to no
+/// session and end with their ttl alone. A fork shares its parent's session, which then lasts until
+/// both have ended.
 ///
 /// # Guarantees
 ///
-/// Every operation is one atomic step for all processes of the machine, also when one is killed
-/// in the middle of it. Leases run on the time since the machine was started, sleep included, so
-/// nobody's setting of the clock touches them, and they are void after a restart. Fences go on
-/// increasing over a restart as long as the time of day does.
+/// Every operation is one atomic step for all processes of the machine, even if a process is killed
+/// in the middle of it. Leases run on the time since the machine was started, sleep included.
+/// Setting the time of day does not affect them, and a restart voids them. Fences keep growing over
+/// a restart if the time of day does.
 ///
 /// # Time
 ///
-/// An operation takes a few microseconds and is carried out on the calling thread, unless another
-/// process is in the middle of one: then it waits on a thread of the store's own, for at most
-/// `within`, and is either carried out or known not to have been.
+/// An operation takes a few microseconds and runs on the calling thread. If another process is in
+/// the middle of an operation, this one waits on the store's own thread, for at most `within`. It
+/// is then either carried out or known not to have been.
 ///
 /// # Forks
 ///
-/// In a forked child all operations are an [`ErrorKind::Misuse`], and dropping the child's copy
-/// does nothing to its parent's leases. The child can open the store anew, for a session of its
-/// own.
+/// In a forked child every operation is an [`ErrorKind::Misuse`], and dropping the child's copy
+/// leaves its parent's leases alone. The child can open the store again, for a session of its own.
 ///
 /// # Examples
 ///
@@ -107,38 +106,40 @@ pub struct EmbeddedStore {
     client: Arc<Client>,
 }
 
-/// How often the head of a line looks whether who is in its way has died.
+/// How often the head of a queue checks whether a holder in its way has died.
 const LOOK_FOR_DEAD_EVERY: Duration = Duration::from_millis(200);
 
 /// What belongs to one call of `open`.
 #[derive(Debug)]
 struct Client {
     detached: bool,
-    /// How many events to log; none unless told to.
+    /// How many events the log keeps; 0 for no log.
     log: u32,
-    /// Begun when something is first acquired: who only looks leaves no trace.
-    /// Begun inside the gate, where this process is alone.
+    /// Begun by the first acquisition, so that a mere look leaves no trace. It begins inside the
+    /// gate, where this process is alone.
     session: OnceLock<Session>,
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, and makes it if there is none. Blocks for a moment, and for
-    /// up to five seconds while another process is inside; in async code use
-    /// `spawn_blocking`, or a client's URL.
+    /// Opens the store in a directory, and creates it if there is none.
+    ///
+    /// Blocks for a moment, and for up to five seconds while another process is inside. In async
+    /// code use `spawn_blocking`, or a client's URL.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Config`]: the path is relative, is no directory, or can't be made.
-    /// * [`ErrorKind::Denied`]: this user may not use it, or others could write to it.
+    /// * [`ErrorKind::Config`]: the path is relative or another kind of file, or can't be created.
+    /// * [`ErrorKind::Denied`]: this user may not use it, or other users could write to it.
     /// * [`ErrorKind::Unsupported`]: it is on a network file system, or was made by a later
     ///   version.
-    /// * [`ErrorKind::Corrupt`], [`ErrorKind::Foreign`]: what is there can't be read as a store, or
-    ///   there is something else in the directory and no store. Nothing was changed.
-    /// * [`ErrorKind::Full`]: the disk is.
+    /// * [`ErrorKind::Corrupt`]: the files can't be read as a store. Nothing was changed.
+    /// * [`ErrorKind::Foreign`]: the directory has other files in it and no store. Nothing was
+    ///   changed.
+    /// * [`ErrorKind::Full`]: the disk is full.
     /// * [`ErrorKind::Misuse`]: it is in use in another time namespace, or by processes of another
     ///   machine.
-    /// * [`ErrorKind::Unavailable`]: another process is inside and does not go on, or the
-    ///   operating system failed.
+    /// * [`ErrorKind::Unavailable`]: another process is stopped inside, or the operating system
+    ///   failed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::options().open(path)
     }
@@ -148,10 +149,12 @@ impl EmbeddedStore {
         EmbeddedStoreOptions::default()
     }
 
-    /// Where a user's store is unless a path is given: `/var/lib/leasehold` for all users of a machine
-    /// that has this directory, as with the Debian package. Elsewhere it is `/run/leasehold` for root, and
-    /// `/tmp/leasehold-UID` for everybody else. It depends on nothing in the environment, so that a
-    /// shell, cron and services of one user meet there.
+    /// A user's store if no path is given.
+    ///
+    /// It is `/var/lib/leasehold` for all users of a machine that has this directory, as with the
+    /// Debian package. Elsewhere it is `/run/leasehold` for root, and `/tmp/leasehold-UID` for
+    /// other users. It ignores the environment, so that a shell, cron and services of one user
+    /// share one store.
     #[must_use]
     pub fn default_path() -> PathBuf {
         directory::default_path()
@@ -169,8 +172,8 @@ impl EmbeddedStore {
         &self.environment.path
     }
 
-    /// How many names the store keeps anything about, and how many of them are in use: for tests
-    /// and for people. Looks at all of them.
+    /// How many names the store has an entry for, and how many of them are in use. For tests and
+    /// for people. Reads all of them.
     ///
     /// # Errors
     ///
@@ -195,14 +198,14 @@ impl EmbeddedStore {
                 .run_here(|store, pass, now| self.client.perform(store, pass, now, key, operation));
             let answer = match here {
                 Some(answer) => answer,
-                // In a place of its own: most requests have no use for the room that it takes.
-                None => Box::pin(self.perform_in_line(key, operation, within)).await,
+                // Boxed: most requests don't need the space that this future takes.
+                None => Box::pin(self.perform_queued(key, operation, within)).await,
             };
             answer.map_err(|error| error.during(O::METHOD.name()).on_key(key))
         })
     }
 
-    async fn perform_in_line<O>(
+    async fn perform_queued<O>(
         &self,
         key: &Key,
         operation: &O,
@@ -216,7 +219,7 @@ impl EmbeddedStore {
         let step = move |store: &Environment, pass: &gate::Pass<'_>, now: Now| {
             client.perform(store, pass, now, &key, &operation)
         };
-        self.environment.run_in_line(within, step).await
+        self.environment.run_queued(within, step).await
     }
 
     fn new(environment: Arc<Environment>, detached: bool, log: u32) -> Self {
@@ -238,7 +241,7 @@ impl Client {
         table::perform(store, pass, now, session, key, operation)
     }
 
-    /// The session that new leases belong to, begun if it has not been.
+    /// The session that new leases belong to, begun at first use.
     fn session(&self, store: &Environment, pass: &gate::Pass<'_>) -> Result<Option<SessionId>> {
         if self.detached {
             return Ok(None);
@@ -398,7 +401,7 @@ impl Store for EmbeddedStore {
         })
     }
 
-    /// A restart of the machine ends the leases of a store, but also all their holders.
+    /// A restart of the machine ends a store's leases, but also all their holders.
     fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(std::future::ready(Ok(None)))
     }

@@ -1,8 +1,8 @@
-//! Where the clock of leases and the time of day stood when a store was last used.
+//! The clock of leases and the time of day when a store was last used.
 //!
-//! After a restart of the machine that tells how far the old clock would be by now. So what is noted has to be as
-//! late as the last use: a machine whose time of day is right only once a network has told it would otherwise take
-//! that step for time that has passed.
+//! After a restart of the machine they show what the old clock would be by now. So the note must be
+//! recent: some machines get the right time of day from a network only after the start. With an
+//! older note, that step would count as time that has passed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use leasehold_core::Fence;
 use leasehold_core::table::{Now, StoreTime};
 
-/// How old a note gets while the store is used.
+/// How old a note may get while the store is used.
 const EVERY: Duration = Duration::from_secs(60);
-/// By how much the time of day may differ from a note that is not made anew at once.
+/// By how much the time of day may differ from the note before it is renewed at once.
 const STEP: Duration = Duration::from_secs(1);
 
-/// The two clocks beside each other.
+/// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Clocks {
     /// The clock of leases.
     at: StoreTime,
-    /// The time of day when that stood at zero, in microseconds since 1970; 0 where it was not set.
+    /// The time of day at that clock's zero, in microseconds since 1970; 0 if it was not set.
     origin_us: u64,
 }
 
@@ -30,8 +30,8 @@ impl Clocks {
         Self { at: now.at, origin_us }
     }
 
-    /// Where the clock of leases would stand by the time of day of `now`, which may go by another one: at least where
-    /// it once stood.
+    /// What the clock of leases would show by the time of day of `now`, whose own clock may be
+    /// another one. At least what it once showed.
     pub(super) fn stand(self, now: Now) -> StoreTime {
         let by_the_day = time_of_day(now).filter(|_| self.origin_us > 0);
         by_the_day.map_or(self.at, |us| {
@@ -39,7 +39,7 @@ impl Clocks {
         })
     }
 
-    /// As the store keeps it, with the time namespace whose clock it is.
+    /// The stored form, with the clock's time namespace.
     pub(super) fn encode(self, namespace: &str) -> Vec<u8> {
         let numbers = [self.at.as_micros(), self.origin_us].map(u64::to_le_bytes);
         [numbers.as_flattened(), namespace.as_bytes()].concat()
@@ -54,13 +54,13 @@ impl Clocks {
     }
 }
 
-/// In microseconds since 1970; nothing where it was not set.
+/// In microseconds since 1970; `None` if it was not set.
 fn time_of_day(now: Now) -> Option<u64> {
     let since_origin = now.fence_floor.sequence();
     (since_origin > 1).then(|| since_origin.saturating_add(Fence::ORIGIN_UNIX_US))
 }
 
-/// What this process knows to be noted.
+/// What this process knows about the stored note.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     at_us: AtomicU64,
@@ -73,7 +73,7 @@ impl Noted {
         self.origin_us.store(noted.origin_us, Ordering::Relaxed);
     }
 
-    /// What is to be noted now, if anything is.
+    /// The note to store now, if it is due.
     pub(super) fn due(&self, now: Now) -> Option<Clocks> {
         let clocks = Clocks::at(now);
         let age = now.at.as_micros().abs_diff(self.at_us.load(Ordering::Relaxed));
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     const HOUR: u64 = 3_600_000_000;
-    /// 2026, by a right clock.
+    /// 2026, by a correct clock.
     const DAY: u64 = Fence::ORIGIN_UNIX_US + 50_000 * HOUR;
 
     /// The clock of leases, and the time of day, in hours after [`DAY`].
@@ -143,7 +143,7 @@ mod tests {
         noted.know(Clocks::at(now_us(7_000_000, DAY)));
         assert!(!due(7, 0) && !due(66, 59) && !due(8, 2));
         assert!(due(67, 60) && due(8, 3) && due(2_000, 3_000));
-        // Set back, and a clock that is another one.
+        // Set back, and a different clock.
         assert!(noted.due(now(0, -5)).is_some() && noted.due(now_us(8_000_000, 0)).is_some());
     }
 
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(Clocks::decode(&noted.encode("")[..15]), None);
     }
 
-    /// A store of which one lock is closed for two hours, one is held and one is free.
+    /// A store with three locks: one cooling down for two hours, one held, and one free.
     struct Closed {
         path: PathBuf,
         last: FenceBlock,
@@ -219,7 +219,7 @@ mod tests {
             Self { path, last, _keep: keep }
         }
 
-        /// Has the machine be started anew, after something else than now was noted.
+        /// Restarts the machine, after changing the stored note.
         fn restart(&self, change: impl FnOnce(&mut Clocks)) {
             change_noted(&self.path, change, None);
             change_header(&self.path, |header| {
@@ -228,7 +228,7 @@ mod tests {
             });
         }
 
-        /// For how long the lock is closed, which nobody holds.
+        /// How long the cooldown lasts, once the lease is gone.
         async fn left(&self) -> Option<Duration> {
             let info = open(&self.path).inspect(&request("closed").key, WITHIN).await.unwrap()?;
             assert!(info.holders.is_empty(), "{info:?}");
@@ -236,7 +236,7 @@ mod tests {
             info.closed_for
         }
 
-        /// That it is closed for so long, but for the time that the test takes.
+        /// Checks how long the cooldown lasts, allowing for the time that the test takes.
         #[track_caller]
         fn check(left: Option<Duration>, about: Duration) {
             let left = left.expect("it is closed");
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(closed.left().await, None);
     }
 
-    /// As a machine has it that asks a network for the time, once it has started.
+    /// As on a machine that gets its time from a network after the start.
     #[tokio::test]
     async fn a_time_of_day_that_was_wrong_is_noted_anew_by_who_opens_the_store_and_who_uses_it() {
         let closed = Closed::new().await;
@@ -316,7 +316,7 @@ mod tests {
             take(&store, &request(&wrong.to_string())).await;
             assert!(is_right(&store));
             drop(store);
-            // So nothing is taken for time that has passed.
+            // So the step does not count as time that has passed.
             closed.restart(|_| {});
             Closed::check(closed.left().await, LENGTH);
         }
@@ -328,7 +328,7 @@ mod tests {
         closed.restart(|clocks| clocks.origin_us -= HOUR);
         let before = Header::read(&closed.path).unwrap();
         drop(open(&closed.path));
-        // It had not come to the header.
+        // Killed before it wrote the header.
         before.write(&closed.path).unwrap();
         Closed::check(closed.left().await, LENGTH / 2);
     }
@@ -337,10 +337,10 @@ mod tests {
     async fn a_lock_that_is_closed_stays_so_in_another_time_namespace() {
         for came_to_header in [true, false] {
             let closed = Closed::new().await;
-            // Where nobody has a lease.
+            // Without leases.
             closed.restart(|_| {});
             drop(open(&closed.path));
-            // As if all was by a clock that is ahead by an hour.
+            // As if all times were by a clock that is ahead by an hour.
             let ahead = |clocks: &mut Clocks| {
                 clocks.at = clocks.at.saturating_add(LENGTH / 2);
                 clocks.origin_us -= HOUR;

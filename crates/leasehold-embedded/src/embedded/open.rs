@@ -25,45 +25,45 @@ use super::wake::Wakes;
 use super::word::Word;
 use super::{other_format, session, table, wake};
 
-/// How long opening waits for whoever is inside.
+/// How long opening waits for the process inside.
 const ENTER_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many pages are read of a store that is to be opened at once.
+/// How many pages are read of a store that must open at once.
 const PAGES_AT_ONCE: usize = 64;
-/// How many files of ended sessions are looked at then.
+/// How many files of ended sessions are then checked.
 const FILES_AT_ONCE: usize = 64;
 
-/// What counts of a file's number, of which an overlay may use the upper half.
+/// The bits of a file number that identify the file: an overlay may use the upper half.
 const NUMBER: u64 = 0xffff_ffff;
 
-/// How much of the data file has its place on the disk from the start.
+/// How much of the data file is allocated on the disk from the start.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// Every store that this process and those that it was forked from have open: LMDB must not open a
-/// file twice in one process.
+/// Every store that this process, and those that it was forked from, have open. LMDB must not open
+/// a file twice in one process.
 static OPEN: LazyLock<Mutex<Slots>> = LazyLock::new(Mutex::default);
 
-/// By the process that opened it, and the identity of its directory.
+/// Keyed by the process that opened the store, and the identity of its directory.
 type Slots = HashMap<(Process, Identity), Arc<Slot>>;
 
-/// A store's place among the open ones; locked while the store is being opened, so that nobody who
-/// opens another one has to wait.
+/// An open store. Locked while the store is being opened, so that opening another one does not
+/// wait.
 type Slot = Mutex<Weak<Environment>>;
 
 /// A file's device and number.
 type Identity = (u64, u64);
 
-/// What [`super::EmbeddedStoreOptions`] says about a store as a whole.
+/// The settings of [`super::EmbeddedStoreOptions`] that concern a store as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) access: Access,
     pub(super) bytes_max: u64,
-    /// Whether it is opened only if nothing has to be waited for.
+    /// Whether the store is opened only if that needs no wait.
     pub(super) at_once: bool,
 }
 
 impl Wanted {
-    /// How long to wait for others.
+    /// How long to wait for other processes.
     const fn within(self) -> Duration {
         if self.at_once { Duration::ZERO } else { ENTER_WITHIN }
     }
@@ -82,8 +82,8 @@ pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<En
     Ok(environment)
 }
 
-/// This process's place for a store. A fork's child has nothing open, and closes what it has
-/// inherited, which it can't use.
+/// This process's slot for a store. A fork's child can't use the stores that it inherited, so it
+/// closes them and starts with an empty map.
 fn slot(identity: Identity, within: Duration) -> Result<Arc<Slot>> {
     let process = Process::current();
     let mut open = lock_soon(&OPEN, within)?;
@@ -92,7 +92,7 @@ fn slot(identity: Identity, within: Duration) -> Result<Arc<Slot>> {
         let opened = match slot.try_lock() {
             Ok(opened) => opened.upgrade(),
             Err(TryLockError::Poisoned(opened)) => opened.into_inner().upgrade(),
-            // Somebody is about to open it; in a child there is nobody left who could.
+            // Another thread is about to open it. In a child that thread does not exist.
             Err(TryLockError::WouldBlock) => return *by == process,
         };
         if *by == process {
@@ -107,7 +107,7 @@ fn slot(identity: Identity, within: Duration) -> Result<Arc<Slot>> {
     Ok(slot)
 }
 
-/// The lock on what threads of this process share while one of them may be opening a store.
+/// Locks what threads of this process share while one of them may be opening a store.
 fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>> {
     let clock = SystemClock::new();
     let until = clock.now().saturating_add(within);
@@ -132,7 +132,8 @@ fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>>
 fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     let access = wanted.access;
     directory.check_ours()?;
-    // An overlay may number a file anew that it copies up, since it is opened for writing.
+    // Read after opening for writing: an overlay may then copy a file up and give it another
+    // number.
     let found = [GATE, DATA].map(|name| number_of(&directory, name));
     let gate = directory
         .open_file(GATE, access)
@@ -144,7 +145,7 @@ fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     let (in_use, alone) = InUse::look(handle).map_err(|error| unusable("lock", error))?;
     let (machine, clock) = (Machine::this()?, BootClock::now());
     let meta = gate.file().metadata().map_err(|error| unusable("look at", error))?;
-    // ext2 and ext3 have the number of ext4, and set no room aside.
+    // ext2 and ext3 share ext4's type number but can't preallocate.
     directory.has_room_ahead = directory.has_room_ahead
         && can_allocate(gate.file()).map_err(|error| unusable("make room in", error))?;
     let word = directory.has_room_ahead && Word::works(gate.file());
@@ -170,21 +171,21 @@ fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
             .write(&directory.path)
             .map_err(|error| unusable("write the file store in", error))?;
     } else if let Some(noted) = header.with_start(&machine, clock) {
-        // Where this can't be written, the next one tries again.
+        // If this fails, the next process tries again.
         drop(noted.write(&directory.path));
     }
     let made = |error| unusable("make a directory in", error);
     let sessions = directory.make_inner(SESSIONS, header.access).map_err(made)?;
     let wakes = directory.make_inner(WAKE, header.access).map_err(made)?;
     if alone {
-        // What is left of them, the next ones remove.
+        // The next processes remove the rest.
         session::sweep(&sessions, if wanted.at_once { FILES_AT_ONCE } else { usize::MAX });
         wake::sweep(&wakes);
     }
     in_use.share().map_err(|error| unusable("lock", error))?;
     directory.freshen();
-    // From now on others see that the store is in use, and in which files they meet; one that came
-    // before saw neither.
+    // From now on other processes see that the store is in use, and which files identify it. A
+    // process that opened it before could see neither.
     for (name, inode) in [(GATE, kind.inode), (DATA, meet_in)] {
         if number_of(&directory, name) != inode {
             return Err(replaced(name));
@@ -209,12 +210,12 @@ fn open_new(mut directory: Directory, wanted: Wanted) -> Result<Environment> {
     if alone {
         take_over(&environment, &pass, &header, (machine, clock))?;
     }
-    // Where this can't be written, the next one tries again.
+    // If this fails, the next process tries again.
     drop(table::note(&environment, &pass));
     Ok(environment)
 }
 
-/// The header to go by: the store's own if it has one that fits, else a new one in an emptied
+/// The header that applies: the store's own if it fits, otherwise a new one in an emptied
 /// directory.
 fn fit_header(
     directory: &Directory,
@@ -246,7 +247,7 @@ fn fit_header(
             return Err(not_at_once("the machine was started again"));
         }
         tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
-        // What is on the disk may be anything after a power failure.
+        // After a power failure the disk's content is undefined.
         if header.ready && prepare_data(directory, &header, wanted).is_ok() {
             let in_place = header.in_place && directory.has_room_ahead;
             let file_system = directory.file_system;
@@ -254,15 +255,16 @@ fn fit_header(
         }
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         let header = begin(directory, kept, machine, gate)?;
-        tracing::warn!(path = %directory.path.display(), "which locks were closed, for a cool-down or a period, can't be read any more");
+        tracing::warn!(path = %directory.path.display(), "the data file can't be read after a restart of the machine: its cooldowns and periods are lost");
         return Ok(header);
     }
     if !header.ready {
-        // Whoever was making it died, since this process is inside the gate.
+        // This process is inside the gate, so the process that was creating the store has died.
         let kept = Wanted { access: header.access, bytes_max: header.bytes_max, ..wanted };
         return begin(directory, kept, machine, gate);
     }
-    // A file keeps its number in all views of an overlay, or the lower half of it. A copy has others.
+    // A file keeps its number, or the lower half of it, in all views of an overlay. A copy has
+    // another number.
     let is_same = |known: u64, found: u64| known & NUMBER == found & NUMBER;
     if header.file_system != directory.file_system
         && is_same(header.gate.inode, found[0])
@@ -280,7 +282,7 @@ fn fit_header(
              and start again",
         ));
     }
-    // What is not in use may have been copied to where less can be done.
+    // An unused store may have been copied to a file system that supports less.
     let kept = Header {
         in_place: header.in_place && directory.has_room_ahead,
         file_system: directory.file_system,
@@ -313,7 +315,7 @@ fn replaced(file: &str) -> Error {
     .with_reason(Reason::DirectoryGone)
 }
 
-/// The number of a file of the store; 0 where there is none.
+/// The number of a file of the store, or 0 if it does not exist.
 fn number_of(directory: &Directory, name: &str) -> u64 {
     fs::symlink_metadata(directory.file(name)).map_or(0, |meta| meta.ino())
 }
@@ -338,8 +340,8 @@ fn other_namespace() -> Error {
     )
 }
 
-/// Writes the header of a new store, and removes the data of the one that was there. Its sessions
-/// are cleared away with those of all dead.
+/// Writes the header of a new store, and removes the previous store's data. The sweep of dead
+/// sessions removes the old session files.
 fn begin(
     directory: &Directory,
     wanted: Wanted,
@@ -370,7 +372,7 @@ fn begin(
     }
 }
 
-/// Refuses to write so much where a limit on the size of files would end this process for it.
+/// Refuses a size at which the file size limit would kill this process.
 fn check_file_limit(bytes: u64) -> Result<()> {
     if file_limit() >= bytes {
         return Ok(());
@@ -382,14 +384,14 @@ fn not_at_once(why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("not opened at once: {why}"))
 }
 
-/// Makes the data file, or looks at every page of the one that is there.
+/// Creates the data file, or checks every page of an existing one.
 fn prepare_data(directory: &Directory, header: &Header, wanted: Wanted) -> Result<File> {
     if !header.ready {
         let data = directory
             .open_file(DATA, header.access)
             .map_err(|error| unusable("make the file data.mdb in", error))?;
         if header.in_place {
-            // LMDB gives such a file its full size at once.
+            // LMDB gives a new file its full size at once.
             check_file_limit(header.bytes_max)?;
             allocate(&data, FIRST_BYTES).map_err(|error| unusable("make room in", error))?;
         }
@@ -422,7 +424,7 @@ fn prepare_data(directory: &Directory, header: &Header, wanted: Wanted) -> Resul
 type Lmdb = (heed::Env<WithoutTls>, Database<'static, Bytes, Bytes>);
 
 fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<Lmdb> {
-    /// Another thread of this process may be just about to close the same file.
+    /// Another thread of this process may be about to close the same file.
     const TRIES: usize = 1_000;
 
     let bytes_max = usize::try_from(header.bytes_max)
@@ -431,10 +433,10 @@ fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<L
     options.map_size(bytes_max);
     let mut flags = EnvFlags::NO_LOCK | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC;
     flags.set(EnvFlags::WRITE_MAP, header.in_place);
-    // SAFETY: without LMDB's own locks the caller has to see to it that transactions exclude one
-    // another, which the gate does for all processes; the file is on a local disk, was looked at,
-    // and nobody else changes it. Without syncing a crash of the machine can damage the file, and
-    // then it is emptied before it is opened: the boot is another one.
+    // SAFETY: without LMDB's own locks the caller has to keep transactions apart, and the gate does
+    // so for all processes. The file is on a local disk, was checked, and is changed by this
+    // library only. Without syncing, a crash of the machine can damage the file. The boot then
+    // differs, so the file is emptied before it is opened.
     unsafe { options.flags(flags) };
     let mut tries: usize = 0;
     let lmdb = loop {
@@ -467,8 +469,8 @@ fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<L
     Ok((lmdb, records))
 }
 
-/// Keeps programs that this process starts from inheriting LMDB's open file: LMDB asks for that
-/// with some of its files only.
+/// Keeps programs that this process starts from inheriting LMDB's open data file, for which LMDB
+/// does not set the flag itself.
 #[cfg(target_os = "linux")]
 fn close_on_exec(lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
     use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
@@ -476,10 +478,11 @@ fn close_on_exec(lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
 
     let copy = lmdb.try_clone_inner_file().map_err(std::io::Error::other)?;
     let data = rustix::fs::fstat(&copy)?;
-    // Whether it was LMDB's, to which nobody has said yet that it ends with this program.
+    // Whether the descriptor was LMDB's and lacked the flag.
     let close = |number: RawFd| {
-        // SAFETY: the number is used for three calls, which touch no memory. Those of this file are
-        // LMDB's, which lives on, and ours; should another be closed meanwhile, they fail.
+        // SAFETY: the number is used for three calls, which touch no memory. Descriptors of the
+        // data file belong to LMDB, which lives on, and to this function. If another one is closed
+        // meanwhile, the calls fail.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
         let is_data = rustix::fs::fstat(file)
             .is_ok_and(|file| (file.st_dev, file.st_ino) == (data.st_dev, data.st_ino));
@@ -490,8 +493,8 @@ fn close_on_exec(lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
             _ => Ok(false),
         }
     };
-    // Each file gets the lowest number that is free, so LMDB's is below that of its copy, unless
-    // another thread has closed one in between.
+    // Each file gets the lowest free number, so LMDB's is below its copy's, unless another thread
+    // closed one in between.
     let mut is_found = false;
     for number in 3..copy.as_raw_fd() {
         is_found |= close(number)?;
@@ -512,8 +515,9 @@ fn close_on_exec(_lmdb: &heed::Env<WithoutTls>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes over a store that nobody uses, if its times go by another clock: that of the machine before it was started
-/// anew, or of another time namespace. Sessions are all over. What is closed stays so by the time of day.
+/// Takes over an unused store whose times go by another clock: the machine was started again, or
+/// the time namespace differs. All its sessions have ended. A cooldown or period goes on by the
+/// time of day.
 fn take_over(
     environment: &Environment,
     pass: &Pass<'_>,
@@ -529,7 +533,7 @@ fn take_over(
              read here; release them there, or remove the directory if nobody has them any more",
         ));
     }
-    // Whoever did so may have died before it came to the header.
+    // The process that carried the store over may have died before it wrote the header.
     if restarted || moved || table::is_by_another_clock(environment, pass)? {
         table::carry_over(environment, pass)?;
     }

@@ -27,42 +27,49 @@ impl Default for EmbeddedStoreOptions {
 }
 
 impl EmbeddedStoreOptions {
-    /// 256 MiB, or 64 MiB where addresses are scarce: room for about 400 000 names at a time. The
-    /// disk is taken up as it is used.
+    /// 256 MiB, or 64 MiB on 32-bit systems: room for about 400 000 names at a time. Disk space is
+    /// allocated as it is used.
     const BYTES_MAX: u64 = if size_of::<usize>() >= 8 { 256 << 20 } else { 64 << 20 };
-    /// What a store needs to work at all.
+    /// The least with which a store works.
     const BYTES_MAX_LEAST: u64 = 4 << 20;
 
-    /// Whether the directory's group may use the store, too. Off by default: the files are their
-    /// owner's alone. It decides when the store is made; then every member can open it without
-    /// this setting. Whoever can open a store can take and end every lease in it.
+    /// Whether the directory's group may use the store, too. Off by default: only the owner can use
+    /// the files.
+    ///
+    /// The setting takes effect when the store is created. After that every member can open it
+    /// without this setting. Anyone who can open a store can acquire and end every lease in it.
     pub const fn group(mut self, group: bool) -> Self {
         self.group = group;
         self
     }
 
-    /// Whether leases acquired through this store outlive it: they belong to no session, end with
-    /// their ttl alone, and any process that knows the token can renew and release them. Off by
-    /// default: a lease ends with its process.
+    /// Whether leases acquired through this store outlive it. Off by default: a lease ends with its
+    /// process.
+    ///
+    /// Such leases belong to no session and end with their ttl alone. Any process that knows the
+    /// token can renew and release them.
     pub const fn detached(mut self, detached: bool) -> Self {
         self.detached = detached;
         self
     }
 
-    /// The most bytes that the data file may grow to, 256 MiB by default, at least 4 MiB; rounded
-    /// up to whole MiB. It decides when the store is made. A lock in use takes about 600 bytes.
+    /// The most bytes that the data file may grow to: 256 MiB by default, at least 4 MiB, rounded
+    /// up to whole MiB. The setting takes effect when the store is created. A lock in use takes
+    /// about 600 bytes.
     pub const fn bytes_max(mut self, bytes_max: u64) -> Self {
         self.bytes_max = bytes_max;
         self
     }
 
-    /// How many events to keep of what becomes of all locks together, in the file `log` of the
-    /// directory: who got each, how that ended (see [`LogEntry`](leasehold_core::LogEntry)). 0, the
-    /// default, keeps none, and at most it is [`LOG_MAX`](leasehold_core::LOG_MAX). Room is counted at
-    /// 200 bytes an event; a file that is full becomes `log.1`, in place of the one before.
+    /// How many events the log of all locks keeps: which owner was granted each lease, and how that
+    /// ended (see [`LogEntry`](leasehold_core::LogEntry)). 0, the default, keeps no log; the most
+    /// is [`LOG_MAX`](leasehold_core::LOG_MAX).
     ///
-    /// A client writes each event after the fact, off the way of its locks, and does not wait until the
-    /// disk has it. What it can't write, it leaves out.
+    /// The log is the file `log` of the directory. Room is counted at 200 bytes an event. A full
+    /// file replaces `log.1`.
+    ///
+    /// A client writes each event after the fact, without delaying its locks or waiting for the
+    /// disk. What it can't write, it leaves out.
     ///
     /// # Errors
     ///
@@ -72,17 +79,20 @@ impl EmbeddedStoreOptions {
         Ok(self)
     }
 
-    /// Whether opening is refused with [`ErrorKind::Unavailable`] where it would take longer than a few
-    /// hundred µs: while another process is inside, where the store is to be made first, or where it
-    /// has grown beyond 256 KiB. Off by default. Async code can so open most stores where it is, and
-    /// needs a thread that may block, without this setting, for the rest alone.
+    /// Whether opening is refused with [`ErrorKind::Unavailable`] if it would take longer than a
+    /// few hundred µs. Off by default.
+    ///
+    /// That is the case while another process is inside, if the store does not exist yet, and if it
+    /// has grown beyond 256 KiB. With this setting, async code can open most stores without leaving
+    /// its thread. For the rest it opens the store without this setting, on a thread that may
+    /// block.
     pub const fn at_once(mut self, at_once: bool) -> Self {
         self.at_once = at_once;
         self
     }
 
-    /// Opens the store in a directory, and makes it if there is none; blocks for a moment, and for
-    /// up to five seconds while another process is inside. The path is absolute.
+    /// Opens the store in a directory, and creates it if there is none. The path is absolute.
+    /// Blocks for a moment, and for up to five seconds while another process is inside.
     ///
     /// # Errors
     ///
@@ -90,7 +100,7 @@ impl EmbeddedStoreOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<EmbeddedStore> {
         let path = path.as_ref();
         self.open_in(path, |access| {
-            // A path that one process tells another is as open to others as before.
+            // The default path gets the strict checks, also if it is named.
             if path == EmbeddedStore::default_path() && !EmbeddedStore::default_is_shared() {
                 return Directory::prepare_default(path);
             }
@@ -98,8 +108,9 @@ impl EmbeddedStoreOptions {
         })
     }
 
-    /// Opens the store in [`EmbeddedStore::default_path`]. Where others could have put something
-    /// in place of it, it is refused. So is the machine's own for a user who may not use it.
+    /// Opens the store in [`EmbeddedStore::default_path`]. If another user could have put something
+    /// else there, it is refused. So is the machine's shared store for a user without the right to
+    /// use it.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! LMDB follows page numbers and offsets without checking them, so a damaged file could crash the
 //! process or, worse, hide a lease. This walk reads the whole tree through bounds-checked slices
 //! and accepts only what a store writes: two meta pages, one tree of records, one tree of free
-//! pages. It costs about a microsecond per page. The layout is that of LMDB 0.9.70's `mdb.c`
-//! (`MDB_page`, `MDB_node`, `MDB_db`, `MDB_meta`), which is native in width and byte order.
+//! pages. It costs about a microsecond per page. The layout is LMDB 0.9.70's (`mdb.c`: `MDB_page`,
+//! `MDB_node`, `MDB_db`, `MDB_meta`), which is native in width and byte order.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ pub(super) enum Damage {
     /// What is wrong, for people.
     Corrupt(String),
     Io(io::Error),
-    /// Nothing that was seen: it has more pages than were to be read.
+    /// Not known to be damaged, but it has more pages than should be read.
     Unread,
 }
 
@@ -48,20 +48,20 @@ const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const OVERFLOW: u16 = 0x04;
 const META: u16 = 0x08;
-/// Marks that a page may carry over from the transaction that wrote it.
+/// Flags that a page may carry over from the transaction that wrote it.
 const PASSING: u16 = 0x10 | 0x4000 | 0x8000;
 
 const BIG_DATA: u16 = 0x01;
-/// `MDB_INTEGERKEY`, of a tree.
+/// `MDB_INTEGERKEY`, a flag of a tree.
 const INTEGER_KEYS: u16 = 0x08;
 
 const MAGIC: u32 = 0xbeef_c0de;
 const DATA_VERSION: u32 = 1;
 /// `CURSOR_STACK`: no tree is deeper.
 const DEPTH_MAX: u16 = 32;
-/// More pages than any store has, so that a wrong number costs no memory to speak of.
+/// More pages than any store has, so that a wrong number costs little memory.
 const PAGES_MAX: usize = 1 << 26;
-/// The first byte of names that are the store's own and no record.
+/// The first byte of the names of the store's own entries, which are not locks.
 pub(super) const OWN: u8 = 0;
 
 /// A tree's root and figures.
@@ -75,7 +75,7 @@ struct Walk<'a> {
     file: &'a File,
     page_bytes: usize,
     last_page: usize,
-    /// One bit per page: it was met.
+    /// One bit per page: whether the walk has met it.
     met: Vec<u64>,
     last_key: Option<Vec<u8>>,
     /// The least name that the branches above allow next.
@@ -84,8 +84,8 @@ struct Walk<'a> {
     free: bool,
 }
 
-/// Looks at the whole file, which may grow to `bytes_max`, unless it has more than `at_most` pages. The caller keeps
-/// everybody else out.
+/// Checks the whole file, which may grow to `bytes_max`, unless it has more than `at_most` pages.
+/// The caller excludes all other processes.
 pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Result<(), Damage> {
     let page_bytes = rustix::param::page_size();
     let mut metas: Vec<Vec<u8>> = Vec::new();
@@ -102,27 +102,28 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
     }
     let [even, odd] = metas.as_slice() else { return Err(corrupt("it has no meta pages")) };
     for (number, meta) in [even, odd].into_iter().enumerate() {
-        // The page size stands in the pad of the free pages' tree; LMDB takes it from either page.
+        // The page size is in the pad of the free pages' tree; LMDB reads it from either page.
         let size = int(meta, META_TREES)?;
         if usize::try_from(size).ok() != Some(page_bytes) {
             return Err(corrupt(format!(
                 "meta page {number}: its pages have {size} bytes, this machine's {page_bytes}"
             )));
         }
-        // To a greater length LMDB would make the file, and map it at another address.
+        // LMDB would extend the file to a greater length, and map it at another address.
         let [address, length] = [META_MAP, META_MAP + WORD].map(|at| word(meta, at));
         if (address?, length? as u64) != (0, bytes_max) {
             return Err(corrupt(format!("meta page {number}: it is mapped in another way")));
         }
-        // How names are ordered: those of free pages as numbers, those of records as they are.
+        // The order of names: free pages are ordered as numbers, records bytewise.
         let orders = [META_TREES, META_TREES + TREE].map(|tree| short(meta, tree + 4));
         let [free, records] = orders;
         if (free?, records?) != (INTEGER_KEYS, 0) || int(meta, META_TREES + TREE)? != 0 {
             return Err(corrupt(format!("meta page {number}: its trees are of another kind")));
         }
     }
-    // Transactions write the two in turn, so their numbers are neighbours, and the greater is the last one's. If
-    // one was damaged, the other would be taken, and what the last transaction did would be lost without a word.
+    // Transactions write the two alternately, so their numbers are neighbours, and the greater
+    // belongs to the last one. If it were damaged, LMDB would silently use the other and lose the
+    // last transaction.
     let (even_id, odd_id) = (txn_id(even)?, txn_id(odd)?);
     let new = (even_id, odd_id) == (0, 0);
     if !new && (even_id % 2 != 0 || odd_id % 2 != 1 || even_id.abs_diff(odd_id) != 1) {
@@ -139,7 +140,7 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
     let last_page = word(meta, META_TREES + 2 * TREE)?;
     let length = file.metadata()?.len();
     let pages = usize::try_from(length).unwrap_or(usize::MAX) / page_bytes;
-    // LMDB would make the file long enough.
+    // LMDB would extend the file.
     let most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / page_bytes;
     if !(1..most.min(PAGES_MAX)).contains(&last_page) {
         return Err(corrupt(format!("its last page is {last_page}")));
@@ -165,10 +166,11 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
     walk.tree(&free, pages)
 }
 
-/// Undoes the transaction in whose commit its process died, if there is one, and it counts already: LMDB
-/// 0.9.70 writes what a meta page says and then the number by which it counts, but has nothing that keeps
-/// a compiler for x86 from moving the number up. The transaction before is whole: nothing was written to
-/// its pages since. The caller keeps everybody else out.
+/// Undoes the transaction in whose commit its process died, if any, even if it already counts.
+///
+/// LMDB 0.9.70 writes a meta page's content and then the number that makes it count. No barrier
+/// keeps a compiler for x86 from writing the number first. The transaction before is whole: its
+/// pages were not written since. The caller excludes all other processes.
 pub(super) fn undo_half_committed(file: &File) -> io::Result<()> {
     let words = match commits::Words::read(file) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -197,9 +199,9 @@ fn undo(file: &File, txn: u64) -> io::Result<()> {
     file.write_all_at(&before.to_ne_bytes(), at(of))
 }
 
-/// The offset of address and map size in a meta page: after magic and version.
+/// The offset of the address and map size in a meta page: after magic and version.
 const META_MAP: usize = PAGE_HEAD + 8;
-/// The offset of the two trees, which come next.
+/// The offset of the two trees, which follow.
 const META_TREES: usize = META_MAP + 2 * WORD;
 /// `sizeof(MDB_db)`: pad, flags, depth, then three counts of pages, entries and root.
 const TREE: usize = 8 + 5 * WORD;
@@ -235,7 +237,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks at a page and all below it; `height` is 1 for a leaf.
+    /// Checks a page and all below it; `height` is 1 for a leaf.
     fn page(&mut self, number: usize, height: u16, pages: usize) -> Result<(), Damage> {
         let damaged = |what: &str| corrupt(format!("page {number}: {what}"));
         if number >= pages {
@@ -264,7 +266,7 @@ impl Walk<'_> {
             }
             let node = page.get(at..).ok_or_else(|| damaged("an entry lies outside"))?;
             if kind == BRANCH {
-                // The first entry of a branch bounds nothing.
+                // A branch's first entry has no lower bound.
                 if index > 0 && !self.free {
                     let key = name(node)?;
                     if self.last_key.as_deref().is_some_and(|last| last >= key) {
@@ -315,7 +317,7 @@ impl Walk<'_> {
             return Ok(());
         }
         match Stored::open(key, value) {
-            // Whoever asks for this lock is refused, and nobody else.
+            // Only requests for this lock are refused.
             Ok(_) | Err(Unreadable::Damaged | Unreadable::Newer(_)) => Ok(()),
             Err(Unreadable::Corrupt) => Err(corrupt("a record's name is wrong")),
         }
@@ -336,7 +338,7 @@ impl Walk<'_> {
         Ok(data)
     }
 
-    /// A list of free pages: how many, then their numbers.
+    /// A list of free pages: their count, then their numbers.
     fn free_list(&mut self, list: &[u8]) -> Result<(), Damage> {
         let count = word(list, 0)?;
         if count.checked_add(1).and_then(|words| words.checked_mul(WORD)) > Some(list.len()) {
@@ -354,7 +356,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes that pages are used, once each.
+    /// Marks pages as used, once each.
     fn mark(&mut self, first: usize, count: usize) -> Result<(), Damage> {
         for number in first..first.saturating_add(count) {
             let bit = 1 << (number % 64);

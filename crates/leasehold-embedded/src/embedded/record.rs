@@ -1,11 +1,16 @@
 //! Reads and writes a record: one lock's entry, and the sessions of its leases.
 //!
-//! Layout: version (1 byte), checksum over name, version and all that follows (4 bytes), checksum
-//! of the name alone (4 bytes; these three are the same in every version), end of use and end of
-//! keeping in µs of the store's clock (8 bytes each), then the body in postcard. All numbers are
-//! little-endian. The two times are there so that most entries can be passed over without decoding
-//! them. The name has a checksum of its own so that a damaged value is known to be this lock's: if
-//! the name could be wrong, any other lock might be the one that is held.
+//! Layout, all numbers little-endian:
+//!
+//! - version (1 byte);
+//! - checksum over name, version and all that follows (4 bytes);
+//! - checksum of the name alone (4 bytes);
+//! - end of use and end of keeping, in µs of the store's clock (8 bytes each);
+//! - the body in postcard.
+//!
+//! The first three are the same in every version. By the two times, most entries can be skipped
+//! without decoding them. The name's own checksum shows that a damaged value belongs to this lock.
+//! If the name could be wrong, any other lock might be the held one.
 
 use leasehold_core::Token;
 use leasehold_core::table::{LockEntry, StoreTime};
@@ -15,15 +20,15 @@ use super::checksum::checksum;
 use super::header;
 use crate::RETENTION;
 
-/// Of the store's format, which every record names.
+/// The store's format, which every record names.
 const VERSION: u8 = 6;
 const _: () = assert!(VERSION as u32 == header::FORMAT, "a store has one format");
-/// Where the checksum of the name starts, the two times, and the body.
+/// The offsets of the name's checksum, the two times, and the body.
 const NAME_SUM: usize = 1 + 4;
 const USED: usize = NAME_SUM + 4;
 const KEPT: usize = USED + 8;
 const HEAD: usize = KEPT + 8;
-/// What a name's own checksum is over besides the name: no version has this number.
+/// The version for a name's own checksum: no real version has this number.
 const NAME_ALONE: u8 = 0;
 
 /// The number of a client's session; see [`super::session`].
@@ -44,12 +49,12 @@ struct Owner {
 }
 
 impl Record {
-    /// One of which nobody has anything.
+    /// A record without sessions.
     pub(super) const fn of_nobody(entry: LockEntry) -> Self {
         Self { entry, owners: Vec::new() }
     }
 
-    /// Notes whose the token is: a session's, or nobody's.
+    /// Sets the session that owns a token, or none.
     pub(super) fn own(&mut self, token: Token, session: Option<SessionId>) {
         self.owners.retain(|owner| owner.token != token);
         if let Some(session) = session
@@ -59,7 +64,7 @@ impl Record {
         }
     }
 
-    /// Enters that a lease has another token, if it has: it stays with the session that it had.
+    /// Lets a lease's new token keep its session, if the lease has another token now.
     pub(super) fn pass_on(&mut self, token: Token, successor: Token) {
         if self.entry.tokens().all(|known| *known != token)
             && let Some(session) = self.session_of(&token)
@@ -68,13 +73,13 @@ impl Record {
         }
     }
 
-    /// Forgets whose tokens were that have neither a lease nor a place any more.
+    /// Forgets the owners of tokens that no longer have a lease or a queue position.
     pub(super) fn tidy(&mut self) {
         let Self { entry, owners } = self;
         owners.retain(|owner| entry.tokens().any(|token| *token == owner.token));
     }
 
-    /// The sessions of others than `token`.
+    /// The sessions of all tokens except `besides`.
     pub(super) fn sessions(&self, besides: Option<Token>) -> impl Iterator<Item = SessionId> {
         let others = self.owners.iter().filter(move |owner| Some(owner.token) != besides);
         others.map(|owner| owner.session)
@@ -84,19 +89,20 @@ impl Record {
         self.owners.iter().find(|owner| owner.token == *token).map(|owner| owner.session)
     }
 
-    /// Whether nothing would be lost with it.
+    /// Whether the record holds no information.
     pub(super) fn is_blank(&self) -> bool {
         self.entry.in_use_until().is_none() && self.entry.last_fence().is_none()
     }
 
-    /// The record's value under this name. What the name had `before` has its checksum.
+    /// The record's value under this name. `before`, the name's previous value, has the name's
+    /// checksum already.
     pub(super) fn encode(
         &self,
         name: &[u8],
         at: StoreTime,
         before: Option<&[u8]>,
     ) -> Result<Vec<u8>, postcard::Error> {
-        /// What the value of a lock with a holder has room in.
+        /// Enough for the value of a lock with one holder.
         const ROOM: usize = 256;
 
         let used_until = self.entry.in_use_until().unwrap_or_default();
@@ -110,7 +116,7 @@ impl Record {
         value.extend(used_until.as_micros().to_le_bytes());
         value.extend(kept_until.as_micros().to_le_bytes());
         let mut room = ROOM;
-        // Doubled until it is enough, so as often as memory has bits at most.
+        // Doubled until it is enough, so at most as often as a length has bits.
         let bytes = loop {
             value.resize(room, 0);
             match postcard::to_slice(self, value.get_mut(HEAD..).unwrap_or_default()) {
@@ -137,9 +143,9 @@ impl Record {
 /// Why a value can't be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Unreadable {
-    /// The value is damaged, and certainly this name's.
+    /// The value is damaged, and certainly belongs to this name.
     Damaged,
-    /// It may be another name's.
+    /// It may belong to another name.
     Corrupt,
     /// It was written by a later version.
     Newer(u8),
@@ -179,13 +185,13 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Whether a record is this name's for sure, damaged as it may be.
+/// Whether a record surely belongs to this name, even if damaged.
 fn is_of(name: &[u8], record: &[u8]) -> bool {
     let sum = record.get(NAME_SUM..).and_then(|rest| rest.first_chunk::<4>());
     sum.copied().map(u32::from_le_bytes) == Some(checksum(name, NAME_ALONE, &[]))
 }
 
-/// What a record has behind its head.
+/// The part of a record after its head.
 pub(super) fn body(value: &[u8]) -> &[u8] {
     value.get(HEAD..).unwrap_or_default()
 }

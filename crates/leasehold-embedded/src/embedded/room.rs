@@ -1,22 +1,21 @@
 //! Makes room for what is written: in the data file, which has a largest size, and on the disk.
 //!
-//! A page that is written through the memory map must have its place on the disk before, since a
-//! full disk would otherwise kill the process (SIGBUS). A data file never gets smaller; what it
-//! holds can, and then its free pages are used again.
+//! A full disk would kill the process (SIGBUS) when it writes a page of the memory map that is not
+//! yet allocated. So pages are allocated before they are written. A data file never shrinks, but
+//! its free pages are used again.
 
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much is to be free beyond the used pages when something is added, and when something that
-/// is there is changed. The first is larger, so that on a full disk leases can still be renewed
-/// and released.
+/// How much must be free beyond the used pages to add something, and to change something. The first
+/// is larger, so that on a full disk leases can still be renewed and released.
 const TO_ADD: u64 = 1 << 20;
 const TO_CHANGE: u64 = 1 << 18;
-/// In what steps room is reserved.
+/// How much is allocated in one step.
 const STEP: u64 = 1 << 21;
 
-/// What an operation is going to write.
+/// The kind of write that an operation plans.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Write {
     Add,
@@ -26,9 +25,9 @@ pub(super) enum Write {
 /// How much of a data file is taken, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
-    /// Up to the last page that was ever used.
+    /// Up to the last page ever used.
     pub(super) file: u64,
-    /// By pages that are in use.
+    /// Pages in use.
     pub(super) live: u64,
 }
 
@@ -37,9 +36,9 @@ pub(super) struct Room {
     data: File,
     in_place: bool,
     bytes_max: u64,
-    /// More than this no file may have.
+    /// The process's limit on the size of a file.
     file_limit: u64,
-    /// How many bytes of the file have their place.
+    /// How many bytes of the file are allocated.
     reserved: AtomicU64,
 }
 
@@ -62,7 +61,7 @@ impl Room {
         &self.data
     }
 
-    /// Whether room is made before it is used.
+    /// Whether space is allocated before it is used.
     pub(super) const fn is_ahead(&self) -> bool {
         self.in_place
     }
@@ -71,8 +70,8 @@ impl Room {
         self.bytes_max
     }
 
-    /// Whether a value of so many bytes can be written where the file is used up to here, as far as
-    /// is known without a look at anything else.
+    /// Whether a value of this size surely fits into what is already allocated, given that the file
+    /// is used up to `file`.
     pub(super) fn is_reserved(&self, file: u64, write: Write, value_bytes: u64) -> bool {
         let beyond = match write {
             Write::Add => TO_ADD,
@@ -82,7 +81,7 @@ impl Room {
         file.saturating_add(beyond).saturating_add(value) <= self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Makes sure that a value of so many bytes can be written.
+    /// Makes sure that a value of this size can be written.
     pub(super) fn reserve(
         &self,
         taken: Taken,
@@ -90,8 +89,8 @@ impl Room {
         value_bytes: u64,
     ) -> Result<(), NoRoom> {
         let value = value_bytes.saturating_mul(2);
-        // Free pages inside the file do as well as those behind it, but for those that the last
-        // transaction freed, which are fewer than are set aside for changes.
+        // Free pages inside the file serve as well as those behind it. The exception are those that
+        // the last transaction freed, which are fewer than are set aside for changes.
         let free = taken.file.saturating_sub(taken.live).saturating_sub(value);
         let inside = free >= 2 * TO_CHANGE && taken.file <= self.file_limit;
         let change = self.extend(taken.file.saturating_add(TO_CHANGE).saturating_add(value), write);
@@ -100,8 +99,8 @@ impl Room {
         }
         let add = self.extend(taken.file.saturating_add(TO_ADD).saturating_add(value), write);
         let Err(no_room) = add else { return add };
-        // The last pages are set aside for changes. Where they are not there any more, as many are to
-        // stay free inside the file.
+        // The last pages are set aside for changes. If they are used up, as many must stay free
+        // inside the file.
         let enough = match (change.is_ok(), &no_room) {
             (true, _) => inside,
             (false, NoRoom::Limit) => free >= TO_ADD,
@@ -110,7 +109,7 @@ impl Room {
         if enough { Ok(()) } else { Err(no_room) }
     }
 
-    /// Gives the file's first bytes their place, and some more in advance.
+    /// Allocates the file's first `wanted` bytes, and some more in advance.
     fn extend(&self, wanted: u64, write: Write) -> Result<(), NoRoom> {
         if wanted > self.bytes_max && write == Write::Add {
             return Err(NoRoom::Limit);
@@ -139,14 +138,14 @@ impl Room {
     }
 }
 
-/// Gives the first `bytes` of a file their place on the disk. What has one keeps it.
+/// Allocates the first `bytes` of a file on the disk; keeps what is already allocated.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes)
         .map_err(io::Error::from)
 }
 
-/// Whether this file's bytes can be given their place before they are written.
+/// Whether this file's bytes can be allocated before they are written.
 pub(super) fn can_allocate(file: &File) -> io::Result<bool> {
     match allocate(file, 64) {
         Ok(()) => Ok(true),
@@ -155,13 +154,13 @@ pub(super) fn can_allocate(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Elsewhere data files are not written in place.
+/// Other systems don't write data files in place.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn allocate(_file: &File, _bytes: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// How large this process may make a file; at a larger one the kernel ends it (SIGXFSZ).
+/// How large this process may make a file; beyond it the kernel kills the process (SIGXFSZ).
 pub(super) fn file_limit() -> u64 {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
@@ -201,7 +200,7 @@ mod tests {
         assert!(!refused(&room, MIB / 2, MIB / 2, Write::Add));
         assert!(refused(&room, MIB + 1, MIB + 1, Write::Add));
         assert!(!refused(&room, MIB + 1, MIB + 1, Write::Change));
-        // Within it there may be free pages.
+        // The file may have free pages inside.
         assert!(!refused(&room, 2 * MIB, 0, Write::Change));
         let no_room = room.reserve(Taken { file: 2 * MIB + 1, live: 0 }, Write::Change, 100);
         assert!(matches!(no_room, Err(NoRoom::Disk(_))), "{no_room:?}");

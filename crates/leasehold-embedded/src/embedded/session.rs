@@ -1,12 +1,12 @@
 //! A client's sign of life: a file that it keeps locked for as long as it lives.
 //!
-//! The kernel unlocks it when the process ends, in whatever way, so whoever meets a lease whose
-//! session's file is unlocked, or gone, knows that its holder is dead *now*. A process that only
-//! stands still keeps the lock, and its leases end with their ttl. A fork shares the lock: a
-//! session lives until the last process that shares it has ended.
+//! The kernel unlocks the file when the process ends, however that happens. So if a lease's session
+//! file is unlocked or gone, its holder is dead *now*. A process that is merely stopped keeps the
+//! lock, and its leases end with their ttl. A fork shares the lock, so a session lives until the
+//! last process that shares it has ended.
 //!
-//! Files are made, probed and removed inside the gate only, so nobody ever meets one between its
-//! making and its locking.
+//! Files are created, probed and removed inside the gate only, so a file is never seen between its
+//! creation and its locking.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,18 +26,18 @@ use super::directory::Access;
 use super::gate::{Pass, lock};
 use super::record::SessionId;
 
-/// How long a session that was seen alive is not looked at again: a probe costs about 5 µs
-/// inside the gate, and contenders come in crowds.
+/// How long a session that was seen alive is trusted without another probe. A probe costs about 5
+/// µs inside the gate, and contenders come in crowds.
 const TRUST: Duration = Duration::from_millis(5);
 
-/// How many foreign sessions one operation meets alive: a semaphore may have thousands of holders. The dead it
-/// finds on the way are not among them, since each is met once.
+/// How many living sessions one operation probes: a semaphore may have thousands of holders. Dead
+/// ones don't count, since each is met once.
 const PROBES_MAX: usize = 64;
 
-/// From how many sessions on those that were seen too long ago are forgotten.
+/// The number of remembered sessions from which on old ones are forgotten.
 const SEEN_MAX: usize = 16_384;
 
-/// How many files of the dead a new session clears away.
+/// How many files of dead sessions a new session clears away.
 const SWEEP_MAX: usize = 8;
 
 /// This process's own sign of life.
@@ -77,15 +77,15 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // A fork's copy is not the session's end.
+        // A fork's copy does not end the session.
         if self.process.is_current() {
-            // The unlocked file that stays behind where this fails says the same.
+            // If this fails, the file stays behind unlocked, which also shows the end.
             drop(fs::remove_file(&self.path));
         }
     }
 }
 
-/// What this process knows about the sessions of all.
+/// What this process knows about all sessions.
 #[derive(Debug)]
 pub(super) struct Sessions {
     directory: PathBuf,
@@ -101,8 +101,10 @@ impl Sessions {
         &self.directory
     }
 
-    /// Which of these sessions are over. Goes on until it has met a bounded number alive, those first
-    /// that were not seen for longest, and else from a random one on; the rest count as alive until the next time.
+    /// Which of these sessions have ended.
+    ///
+    /// Stops after a fixed number of living ones; the rest count as alive until the next time.
+    /// New sessions come first, from a random one on, then the rest by the time of the last look.
     pub(super) fn dead(
         &self,
         of: impl Iterator<Item = SessionId>,
@@ -149,8 +151,8 @@ impl Sessions {
     }
 }
 
-/// Whether the session with this file has ended. What can't be known counts as alive: its leases
-/// then end with their ttl. What is no file, was made by somebody else.
+/// Whether the session with this file has ended. If that can't be determined, it counts as alive,
+/// and its leases end with their ttl. Anything but a regular file is foreign.
 fn is_over(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()).map(File::from) {
@@ -165,8 +167,8 @@ fn is_over(path: &Path) -> bool {
     }
 }
 
-/// Removes files of ended sessions. Looks at so many at most, from a random one on, and at none
-/// that is not named as a session's is.
+/// Removes files of ended sessions. Looks at `looks_max` session files at most, from a random one
+/// on.
 pub(super) fn sweep(directory: &Path, looks_max: usize) {
     let Ok(files) = fs::read_dir(directory) else { return };
     let ours = |name: &OsStr| name.to_str().is_some_and(is_name);
@@ -180,7 +182,7 @@ pub(super) fn sweep(directory: &Path, looks_max: usize) {
     }
 }
 
-/// Whether a file is named as [`file_of`] names them.
+/// Whether [`file_of`] makes such names.
 fn is_name(name: &str) -> bool {
     SessionId::from_str_radix(name, 16).is_ok_and(|id| name == format!("{id:016x}"))
 }
@@ -248,7 +250,7 @@ mod tests {
             !dead.is_empty()
         });
         assert!(looks <= Some(6), "found at look {looks:?}");
-        // Whoever looks once only, as a new process does, starts somewhere else each time.
+        // A process that looks only once, such as a new one, starts at a random session each time.
         let found = (0..1_000).any(|_| {
             let newcomer = Sessions::new(directory.path().to_owned());
             !newcomer.dead(ids.clone(), now, &pass).is_empty()

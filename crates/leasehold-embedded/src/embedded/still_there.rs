@@ -1,10 +1,10 @@
 //! Checks that an open store is still the store at its path.
 //!
-//! Other processes meet by the files there. A process that goes on in removed or replaced files would hold locks
-//! beside them.
+//! Other processes use the files at the path. A process that continued in removed or replaced files
+//! would hold locks that the others can't see.
 //!
-//! The path is looked up from the root directory that the process had when it opened the store, since a
-//! `chroot` after that moves the process and not the store.
+//! The path is resolved from the root directory that the process had when it opened the store: a
+//! later `chroot` moves the process, not the store.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,18 +18,18 @@ use std::time::Duration;
 use leasehold_core::table::StoreTime;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, statat};
 
-/// How often a store is looked for at its path: a process must not go on for long in a directory
-/// that was removed, while others meet in a new one.
+/// How often a store is checked at its path. If the directory is removed, a process must stop soon,
+/// since others may already use a new one.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Which file something is, wherever it may be called what.
+/// Identifies a file independently of its name.
 type Identity = (u64, u64);
 
 fn identity_of(meta: &fs::Metadata) -> Identity {
     (meta.dev(), meta.ino())
 }
 
-/// The root directory, as something to look from.
+/// A handle of the root directory, to resolve paths from.
 fn root() -> io::Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     let how = OFlags::PATH;
@@ -41,20 +41,20 @@ fn root() -> io::Result<OwnedFd> {
 /// Whether the store is still at its path.
 #[derive(Debug)]
 pub(super) struct StillThere {
-    /// The root directory from when it was opened, if that could be.
+    /// The root directory at opening time, if it could be opened.
     root: Option<OwnedFd>,
-    /// From there.
+    /// The directory's path from there.
     directory: PathBuf,
-    /// Of the directory, if it could be looked at.
+    /// The directory's identity, if it could be read.
     identity: Option<Identity>,
-    /// By which others meet, with their names.
+    /// The files that processes share, with their names.
     files: [(&'static str, Identity); 2],
     looked_at_us: AtomicU64,
     missing: OnceLock<&'static str>,
 }
 
 impl StillThere {
-    /// Of a store that is there, with the files that it has open.
+    /// For an existing store, with the files that it has open.
     pub(super) fn new(
         directory: &Path,
         [gate, data]: [(&'static str, &File); 2],
@@ -76,7 +76,7 @@ impl StillThere {
         Ok(this)
     }
 
-    /// What is at the directory's path now, or at that of a file in it.
+    /// The identity of what is now at the directory's path, or at the path of a file in it.
     fn look_at(&self, name: &str) -> io::Result<Identity> {
         let path = if name.is_empty() { self.directory.clone() } else { self.directory.join(name) };
         let from = self.root.as_ref().map_or(CWD, AsFd::as_fd);
@@ -84,12 +84,13 @@ impl StillThere {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether only files in it are gone.
+    /// Whether only its files are gone.
     pub(super) fn is_directory_there(&self) -> bool {
         self.identity.is_some() && self.identity == self.look_at("").ok()
     }
 
-    /// The file that is gone, looked for if the last look is long ago. Once gone is gone for good.
+    /// The file that is gone, checked at most once in [`LOOK_EVERY`]. A file that was once gone
+    /// stays gone.
     pub(super) fn missing(&self, now: StoreTime) -> Option<&'static str> {
         let looked = StoreTime::from_micros(self.looked_at_us.load(Ordering::Relaxed));
         if now >= looked.saturating_add(LOOK_EVERY) {

@@ -16,34 +16,34 @@ use super::pages::OWN;
 use super::record::{self, Record, SessionId, Stored, Unreadable};
 use super::room::Write;
 
-/// Below every fence that may be issued for a name that is not in the file: what the names
-/// forgotten so far had.
+/// A fence above all fences of the names that the store has forgotten. Names that it does not know
+/// start above it.
 const FORGOTTEN: &[u8] = &[OWN, b'f'];
-/// Where the clocks stood when the store was last used.
+/// The clocks when the store was last used.
 pub(super) const CLOCKS: &[u8] = &[OWN, b'c'];
-/// Where the hand stands that goes round and looks for names to forget.
-const HAND: &[u8] = &[OWN, b'h'];
+/// The cursor of the search for names to forget.
+const SWEEP_CURSOR: &[u8] = &[OWN, b'h'];
 
-/// Where the hand starts: before every name, and after what is the store's own. (LMDB takes no
+/// Where the cursor starts: before every name, and after the store's own entries. (LMDB takes no
 /// empty key.)
 const BEFORE_ALL: &[u8] = &[OWN + 1];
 
-/// One in so many operations moves the hand, so that old names are forgotten also where no new
-/// ones come.
+/// Every n-th operation moves the cursor, so that old names are forgotten even if no new ones come.
 const MOVE_ONE_IN: u32 = 16;
-/// How many names the hand passes then. More than one per new name, or it would never catch up.
+/// How many names the cursor passes then. With only one it would never catch up with new names.
 const STEPS: usize = 4;
-/// How many it passes where there is no room, in how many transactions. Each of these writes fewer
-/// pages anew than are set aside for changes; all together they free more than an addition takes.
+/// How many names the cursor passes if the store is full, and in how many transactions. Each of
+/// these rewrites fewer pages than are set aside for changes. Together they free more than an
+/// addition takes.
 const FORGET_STEPS: usize = 256;
 const FORGET_TURNS: usize = 32;
-/// How many renewals share one transaction, and how many names are listed in one go: what keeps
-/// others out for about a millisecond.
+/// How many renewals share one transaction, and how many names one step lists. Either keeps other
+/// processes out for about a millisecond.
 pub(super) const BATCH: usize = 256;
 
 pub(super) type Answer<T> = Result<(T, Vec<Notice>)>;
 
-/// Carries one operation on one lock out. What it takes belongs to the session.
+/// Carries out one operation on one lock. The session owns what it acquires.
 pub(super) fn perform<O: Operation>(
     store: &Environment,
     pass: &Pass<'_>,
@@ -60,7 +60,7 @@ pub(super) fn perform<O: Operation>(
     if O::TAKES { where_there_is_room(store, pass, attempt) } else { attempt() }
 }
 
-/// Tries again what found no room, once idle names have been forgotten.
+/// Forgets idle names and tries again if the store was full.
 fn where_there_is_room<T>(
     store: &Environment,
     pass: &Pass<'_>,
@@ -78,9 +78,8 @@ fn where_there_is_room<T>(
     }
 }
 
-/// Forgets names that nobody uses, some of them, however short a time ago they were used: in a full
-/// store, to tell a late release from a lost one is worth less than a lock. Answers whether there
-/// were any.
+/// Forgets some unused names, even recently used ones; returns whether it found any. In a full
+/// store, a new lock is worth more than distinguishing an expired release from a lost one.
 fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
     (0..FORGET_TURNS).fold(false, |any, _| {
         let turn = || {
@@ -94,8 +93,8 @@ fn forget_idle(store: &Environment, pass: &Pass<'_>) -> bool {
     })
 }
 
-/// Takes all or none. Where one is not to be had, only what has run out or is granted to waiters of
-/// the others is written.
+/// Acquires all or none. If one is not free, it writes only what has expired or was granted to the
+/// others' waiters.
 pub(super) fn acquire_all(
     store: &Environment,
     pass: &Pass<'_>,
@@ -109,8 +108,8 @@ pub(super) fn acquire_all(
     })
 }
 
-/// Renews all in one transaction. An entry that can't be read fails its own request only; a
-/// failure to write fails them all.
+/// Renews all in one transaction. An unreadable entry fails its own request only; a failed write
+/// fails them all.
 pub(super) fn renew(
     store: &Environment,
     pass: &Pass<'_>,
@@ -131,7 +130,7 @@ pub(super) fn renew(
     step.end(answers)
 }
 
-/// Describes a lock. Its dead holders are buried first: they would be at the next operation.
+/// Describes a lock without its dead holders, which the next operation would remove anyway.
 pub(super) fn inspect(store: &Environment, pass: &Pass<'_>, key: &Key) -> Answer<Option<LockInfo>> {
     let at = store.now().at;
     let record = {
@@ -154,14 +153,14 @@ pub(super) fn inspect(store: &Environment, pass: &Pass<'_>, key: &Key) -> Answer
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) locks: Vec<LockInfo>,
-    /// Why others could not be described.
+    /// Why some locks could not be described.
     pub(super) unreadable: Vec<Error>,
-    /// Where to go on, unless this was the end.
+    /// Where to continue, unless the list has ended.
     pub(super) next: Option<Vec<u8>>,
 }
 
 impl ListFrom {
-    /// From the first name with a prefix on.
+    /// From the first name with a prefix.
     pub(super) fn start(prefix: &str) -> Self {
         let prefix = prefix.as_bytes().to_vec();
         let name = if prefix.is_empty() { BEFORE_ALL.to_vec() } else { prefix.clone() };
@@ -169,14 +168,14 @@ impl ListFrom {
     }
 }
 
-/// Where a list goes on, and how its names start.
+/// Where a list continues, and the prefix of its names.
 #[derive(Clone, Debug)]
 pub(super) struct ListFrom {
     pub(super) name: Vec<u8>,
     pub(super) prefix: Vec<u8>,
 }
 
-/// Describes the locks in use from a name on, up to a number of names.
+/// Describes the locks in use from a name on, up to a maximum number of names.
 pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Answer<Listed> {
     let at = store.now().at;
     let (mut locks, mut unreadable) = (Vec::new(), Vec::new());
@@ -225,7 +224,7 @@ pub(super) fn list(store: &Environment, pass: &Pass<'_>, from: &ListFrom) -> Ans
     step.end(Listed { locks, unreadable, next })
 }
 
-/// The record, unless nobody uses the name.
+/// The record, if the name is in use.
 fn in_use(store: &Environment, name: &[u8], value: &[u8], at: StoreTime) -> Result<Option<Record>> {
     if stored(store, name, value)?.used_until <= at {
         return Ok(None);
@@ -243,7 +242,7 @@ pub(super) fn count(store: &Environment, pass: &Pass<'_>) -> Answer<(usize, usiz
         let (name, value) = item.map_err(failed)?;
         if name.first() != Some(&OWN) {
             all = all.saturating_add(1);
-            // What can't be read may be in use.
+            // An unreadable entry may be in use.
             let used = Stored::open(name, value).map_or(true, |stored| stored.used_until > at);
             in_use = in_use.saturating_add(usize::from(used));
         }
@@ -251,7 +250,7 @@ pub(super) fn count(store: &Environment, pass: &Pass<'_>) -> Answer<(usize, usiz
     Ok(((all, in_use), Vec::new()))
 }
 
-/// Whether any lease is alive that belongs to no session.
+/// Whether any live lease belongs to no session.
 pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool> {
     let txn = store.read_txn(pass)?;
     let failed = |error| store.lmdb_error(error);
@@ -270,19 +269,21 @@ pub(super) fn has_detached(store: &Environment, pass: &Pass<'_>) -> Result<bool>
     Ok(false)
 }
 
-/// Whether what the store keeps goes by the clock of another time namespace.
+/// Whether the store's times belong to the clock of another time namespace.
 pub(super) fn is_by_another_clock(store: &Environment, pass: &Pass<'_>) -> Result<bool> {
     let step = Step::begin(store, pass, None)?;
     Ok(step.clocks()?.is_some_and(|(_, namespace)| namespace != store.time_namespace))
 }
 
-/// Forgets everything but how high fences were and which locks are closed, where the clock of leases is another than
-/// before: a lock stays closed for as long as it would by the old clock, which goes on by the time of day. Another
-/// time changes nothing. A record that can't be read is left out, and so is what a full store has no room to write anew.
+/// Carries the store over to another clock: keeps only the last fences and the cooldowns.
+///
+/// A cooldown lasts as long as it would by the old clock, which goes on by the time of day. Called
+/// again, it changes nothing more. It leaves out unreadable records, and cooldowns that a full
+/// store has no room for.
 pub(super) fn carry_over(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     match carry(store, pass, |record, then, now| record.entry.carried_over(then, now)) {
         Err(full) if full.reason() == Some(Reason::StoreFull) => {
-            tracing::warn!(store = %store.location, "no room to note which locks were closed: they are free now");
+            tracing::warn!(store = %store.location, "the store is full: its cooldowns and periods are lost, and their locks are free now");
             carry(store, pass, |_, _, _| None)
         }
         carried => carried,
@@ -322,7 +323,7 @@ fn carry(
     Ok(())
 }
 
-/// Notes where the clocks stand, unless that is known.
+/// Notes the clocks if the last note is old.
 pub(super) fn note(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     let mut step = Step::begin(store, pass, None)?;
     if let Some((clocks, _)) = step.clocks()? {
@@ -337,30 +338,30 @@ pub(super) fn note(store: &Environment, pass: &Pass<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A record as it was found, and its value where there is one.
+/// A record as it was read, and its stored value if any.
 #[derive(Default)]
 struct Loaded {
     record: Record,
     before: Option<Vec<u8>>,
 }
 
-/// One transaction. Dropped without [`end`](Self::end), it has done nothing.
+/// One transaction. It takes effect in [`end`](Self::end) alone.
 struct Step<'a> {
     store: &'a Environment,
     pass: &'a Pass<'a>,
-    /// The session that owns what the operations take.
+    /// The session that owns what the operations acquire.
     session: Option<SessionId>,
     now: Now,
     txn: RwTxn<'a>,
     changed: bool,
-    /// What the operations have to tell.
+    /// The notifications of the operations.
     notices: Vec<Notice>,
 }
 
 impl Entries for Step<'_> {
     type Error = Error;
 
-    /// Carries an operation out on one lock, after the dead in its way were buried.
+    /// Carries out an operation on one lock, after removing the dead in its way.
     fn perform<O: Operation>(&mut self, key: &Key, operation: &O) -> Result<O::Answer> {
         let mut loaded = self.load(key)?;
         self.bury_dead(&mut loaded.record, operation.token());
@@ -422,7 +423,8 @@ impl<'a> Step<'a> {
         answer
     }
 
-    /// Takes what the dead had, except what belongs to the token that asks and so is alive.
+    /// Removes what belongs to dead sessions. The requesting token is alive, so its own entries
+    /// stay.
     fn bury_dead(&mut self, record: &mut Record, asking: Option<Token>) {
         let dead = self.store.sessions.dead(record.sessions(asking), self.now.at, self.pass);
         if dead.is_empty() {
@@ -436,7 +438,7 @@ impl<'a> Step<'a> {
         record.entry.perform(&Bury(&gone), self.now, &mut self.notices);
     }
 
-    /// Describes a lock whose dead holders and waiters are buried first.
+    /// Describes a lock after removing its dead holders and waiters.
     fn inspect_the_living(&mut self, key: &Key) -> Result<Option<LockInfo>> {
         let mut loaded = self.load(key)?;
         self.bury_dead(&mut loaded.record, None);
@@ -452,8 +454,8 @@ impl<'a> Step<'a> {
         Ok(Loaded { record, before: Some(value.into()) })
     }
 
-    /// Writes a record unless it is as it was; the two times in its head don't count as a change,
-    /// or every look at a busy lock would be one.
+    /// Writes a record if it has changed. The two times in its head don't count, or every look at a
+    /// busy lock would write.
     fn save(&mut self, key: &Key, loaded: Loaded, write: Write) -> Result<()> {
         let name = key.as_str().as_bytes();
         let Loaded { mut record, before } = loaded;
@@ -468,7 +470,7 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Writes a record unless it is as it was before; whether it was written.
+    /// Writes a record if its body has changed; returns whether it did.
     fn write(
         &mut self,
         name: &[u8],
@@ -498,8 +500,7 @@ impl<'a> Step<'a> {
             .map_err(|error| self.store.lmdb_error(error))
     }
 
-    /// The present for a name of which nothing is known: its next fence is above all that were
-    /// forgotten.
+    /// The present for an unknown name, whose next fence is above all forgotten ones.
     fn floor_of_the_forgotten(&self) -> Result<Now> {
         let forgotten = self.forgotten()?;
         let fence_floor = self.now.fence_floor.max(forgotten.saturating_add(1));
@@ -512,8 +513,8 @@ impl<'a> Step<'a> {
         Fence::from_value(u64::from_le_bytes(bytes)).map_err(|_| damaged(self.store, "a fence"))
     }
 
-    /// Where the clocks stood when the store was last used, and in which time namespace. What can't be read was not
-    /// noted.
+    /// The clocks when the store was last used, and their time namespace. An unreadable note counts
+    /// as missing.
     fn clocks(&self) -> Result<Option<(Clocks, &str)>> {
         Ok(self.get(CLOCKS)?.and_then(Clocks::decode))
     }
@@ -522,24 +523,24 @@ impl<'a> Step<'a> {
         self.put(CLOCKS, &clocks.encode(&self.store.time_namespace))
     }
 
-    /// Moves the hand a few names on and forgets those that nobody has used for long.
+    /// Moves the cursor a few names on and forgets those long unused.
     fn sweep(&mut self, steps: usize) -> Result<()> {
         self.forget(steps, |stored, now| stored.kept_until <= now).map(drop)
     }
 
-    /// Moves the hand so many names on, and forgets those among them that may be: how many. Leaves
-    /// alone what can't be read.
+    /// Moves the cursor `steps` names on, and forgets those that `may_be` allows; returns how many.
+    /// Leaves unreadable entries alone.
     fn forget(
         &mut self,
         steps: usize,
         may_be: fn(&Stored<'_>, StoreTime) -> bool,
     ) -> Result<usize> {
         let failed = |error| self.store.lmdb_error(error);
-        let mut hand = self.get(HAND)?.unwrap_or(BEFORE_ALL).to_vec();
+        let mut cursor = self.get(SWEEP_CURSOR)?.unwrap_or(BEFORE_ALL).to_vec();
         let mut idle = Vec::new();
         let mut last_fence = Fence::ZERO;
         {
-            let range = (Bound::Excluded(hand.as_slice()), Bound::Unbounded);
+            let range = (Bound::Excluded(cursor.as_slice()), Bound::Unbounded);
             let mut names = self.store.records.range(&self.txn, &range).map_err(failed)?;
             let mut to = Vec::new();
             for _ in 0..steps {
@@ -560,7 +561,7 @@ impl<'a> Step<'a> {
                     idle.push(name.to_vec());
                 }
             }
-            hand = to;
+            cursor = to;
         }
         for name in &idle {
             self.changed = true;
@@ -569,7 +570,7 @@ impl<'a> Step<'a> {
         if last_fence > self.forgotten()? {
             self.put(FORGOTTEN, &last_fence.value().to_le_bytes())?;
         }
-        self.put(HAND, &hand)?;
+        self.put(SWEEP_CURSOR, &cursor)?;
         Ok(idle.len())
     }
 }
@@ -613,7 +614,7 @@ mod tests {
         AcquireRequest::new(Key::new(name).unwrap(), Token::generate().unwrap(), ttl)
     }
 
-    /// Acquires and leaves, by a time of the test's.
+    /// Acquires and releases, at a time that the test sets.
     fn use_name(store: &Environment, name: &str, now: Now) -> FenceBlock {
         let pass = store.enter(WITHIN).unwrap();
         let mut step = Step::begin(store, &pass, None).unwrap();

@@ -1,8 +1,8 @@
 //! Opens files that a fork's child does not share with its parent.
 //!
-//! A `flock` belongs to an open file, which a fork's child has as well: killed while it has the
-//! lock, a parent would leave it to children that know nothing of it. So in a child the
-//! descriptors of such files are made to lead nowhere, before anything else runs there.
+//! A fork's child shares the open files of its parent, and with them their `flock`. If the parent
+//! were killed while it holds the lock, its children would unknowingly keep it. So a fork's child
+//! first points these descriptors nowhere, before any other code runs.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// An open file that this process alone has, whatever it forks.
+/// An open file that this process never shares with a fork.
 #[derive(Debug)]
 pub(super) struct Unshared {
-    // Dropped first: a number that is free may be somebody else's at the next fork.
+    // Dropped first: once the number is free, another file may have it at the next fork.
     _listed: Listed,
     file: File,
 }
@@ -35,55 +35,55 @@ impl Deref for Unshared {
     }
 }
 
-/// What a place in the list has when it stands for no descriptor.
+/// The descriptor of an unused slot.
 const FREE: RawFd = -1;
 
-/// A place in the list. Places are never given back to memory, only used again, so a child can
-/// walk the list in whatever state the parent's threads were.
+/// An element of the list. Slots are reused and never freed, so a child can walk the list whatever
+/// the parent's threads were doing.
 #[derive(Debug)]
-struct Place {
+struct Slot {
     descriptor: AtomicI32,
     next: *const Self,
 }
 
-// SAFETY: `next` is written before a place is seen by others, and what it points to lives for ever.
-unsafe impl Sync for Place {}
+// SAFETY: `next` is written before other threads see a slot, and what it points to is never freed.
+unsafe impl Sync for Slot {}
 // SAFETY: as above.
-unsafe impl Send for Place {}
+unsafe impl Send for Slot {}
 
-static FIRST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+static FIRST: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
 #[derive(Debug)]
-struct Listed(&'static Place);
+struct Listed(&'static Slot);
 
 impl Listed {
     fn new(descriptor: RawFd) -> io::Result<Self> {
         watch_for_forks()?;
         let mut first = FIRST.load(Ordering::Acquire);
         let mut at = first.cast_const();
-        // SAFETY: places in the list live for ever.
-        while let Some(place) = unsafe { at.as_ref() } {
-            let taken = place.descriptor.compare_exchange(
+        // SAFETY: slots in the list are never freed.
+        while let Some(slot) = unsafe { at.as_ref() } {
+            let taken = slot.descriptor.compare_exchange(
                 FREE,
                 descriptor,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             );
             if taken.is_ok() {
-                return Ok(Self(place));
+                return Ok(Self(slot));
             }
-            at = place.next;
+            at = slot.next;
         }
-        let place = Box::into_raw(Box::new(Place {
+        let slot = Box::into_raw(Box::new(Slot {
             descriptor: AtomicI32::new(descriptor),
             next: ptr::null(),
         }));
         loop {
-            // SAFETY: nobody else has seen the place yet.
-            unsafe { (*place).next = first };
-            match FIRST.compare_exchange(first, place, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: it is in the list now and lives for ever.
-                Ok(_) => return Ok(Self(unsafe { &*place })),
+            // SAFETY: no other thread has seen the slot yet.
+            unsafe { (*slot).next = first };
+            match FIRST.compare_exchange(first, slot, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: it is in the list now and never freed.
+                Ok(_) => return Ok(Self(unsafe { &*slot })),
                 Err(other) => first = other,
             }
         }
@@ -96,13 +96,13 @@ impl Drop for Listed {
     }
 }
 
-/// What leads nowhere: a socket that nobody can send to.
+/// The target for a child's descriptors: a socket that is bound to no address.
 static NOWHERE: OnceLock<UnixDatagram> = OnceLock::new();
-/// Its number, where a child may look for it.
+/// Its number, for a child to find.
 static NOWHERE_DESCRIPTOR: AtomicI32 = AtomicI32::new(FREE);
 
 fn watch_for_forks() -> io::Result<()> {
-    /// What came of asking to be called in children: 0, or an error's number.
+    /// The result of registering the handler for children: 0, or an error's number.
     static ASKED: OnceLock<i32> = OnceLock::new();
 
     let nowhere = match NOWHERE.get() {
@@ -113,7 +113,7 @@ fn watch_for_forks() -> io::Result<()> {
         }
     };
     NOWHERE_DESCRIPTOR.store(nowhere.as_raw_fd(), Ordering::Release);
-    // SAFETY: the function called in children makes system calls and reads atomics, no more.
+    // SAFETY: the registered function only makes system calls and reads atomics.
     let asked = ASKED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
     if *asked == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(*asked)) }
 }
@@ -122,18 +122,17 @@ fn watch_for_forks() -> io::Result<()> {
 unsafe extern "C" fn in_child() {
     let nowhere = NOWHERE_DESCRIPTOR.load(Ordering::Acquire);
     let mut at = FIRST.load(Ordering::Acquire).cast_const();
-    // SAFETY: places in the list live for ever.
-    while let Some(place) = unsafe { at.as_ref() } {
-        let descriptor = place.descriptor.load(Ordering::Acquire);
+    // SAFETY: slots in the list are never freed.
+    while let Some(slot) = unsafe { at.as_ref() } {
+        let descriptor = slot.descriptor.load(Ordering::Acquire);
         if descriptor != FREE && nowhere != FREE {
-            // SAFETY: both are open; the file's owner goes on owning the number, which is closed
-            // with it.
+            // SAFETY: both are open. The file still owns the number and closes it.
             unsafe {
                 libc::dup2(nowhere, descriptor);
                 libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
             }
         }
-        at = place.next;
+        at = slot.next;
     }
 }
 
@@ -149,10 +148,10 @@ mod tests {
         let length = || {
             let mut at = FIRST.load(Ordering::Acquire).cast_const();
             let mut length = 0;
-            // SAFETY: places in the list live for ever.
-            while let Some(place) = unsafe { at.as_ref() } {
+            // SAFETY: slots in the list are never freed.
+            while let Some(slot) = unsafe { at.as_ref() } {
                 length += 1;
-                at = place.next;
+                at = slot.next;
             }
             length
         };

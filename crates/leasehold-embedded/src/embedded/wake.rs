@@ -2,8 +2,8 @@
 //!
 //! The sockets are in the store's directory and are named after their clients.
 //!
-//! Sending never blocks and may fail: a message is a hint, and whoever waits has timers of its
-//! own. Clients of the same process are told directly.
+//! Sending never blocks and may fail: a notification is a hint, and each waiter has its own timers.
+//! Clients of the same process are notified directly.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -33,14 +33,14 @@ const MESSAGE_BYTES_MAX: usize = 256;
 /// A socket's address holds 108 bytes on Linux and 104 elsewhere, with a zero at the end.
 const ADDRESS_BYTES_MAX: usize = 103;
 
-/// How often a message to a full socket is tried again: its reader is a thread that does nothing
-/// else, so room comes soon or the process stands still.
+/// How often a message to a full socket is tried again. Its reader is a thread that only reads, so
+/// there is room soon, or the process is stopped.
 const TRIES: usize = 20;
 
 #[derive(Debug)]
 pub(super) struct Wakes {
     directory: PathBuf,
-    /// Open, so that sockets have a short address however long the path is.
+    /// Kept open, so that sockets have a short address however long the path is.
     handle: File,
     access: Access,
     /// Whether sockets can be addressed here.
@@ -51,7 +51,7 @@ pub(super) struct Wakes {
 
 #[derive(Debug)]
 struct Local {
-    /// Tells a listener from an earlier one of the same client.
+    /// Distinguishes a listener from an earlier one of the same client.
     number: u64,
     messages: mpsc::UnboundedSender<Wake>,
 }
@@ -63,7 +63,7 @@ impl Wakes {
         sender.set_nonblocking(true)?;
         let local = Mutex::default();
         let mut wakes = Self { directory, handle, access, works: false, sender, local };
-        // All addresses have the same length.
+        // One check suffices: all addresses have the same length.
         wakes.works = wakes.address(&ClientId::from_bytes([0; 16])).is_some();
         Ok(wakes)
     }
@@ -73,7 +73,7 @@ impl Wakes {
         self.works
     }
 
-    /// Where a client's socket is, by an address short enough for one.
+    /// A client's socket, by an address short enough for one.
     fn address(&self, client: &ClientId) -> Option<PathBuf> {
         let name = client.to_string();
         let full = self.directory.join(&name);
@@ -86,13 +86,13 @@ impl Wakes {
         None
     }
 
-    /// Tells those concerned.
+    /// Notifies the clients.
     pub(super) fn deliver(&self, notices: Vec<Notice>) {
         for notice in notices {
             let Notice { client, wake, .. } = notice;
             let local = lock(&self.local).get(&client).map(|local| local.messages.clone());
             match local {
-                // A listener that has just gone has no more use for it.
+                // A listener that is gone needs no notification.
                 Some(messages) => drop(messages.send(wake)),
                 None => self.send(&client, &wake),
             }
@@ -106,14 +106,14 @@ impl Wakes {
             match self.sender.send_to(&message, &address) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    // Nobody will ever read from it again.
+                    // Its reader is gone for good.
                     remove(&self.directory.join(client.to_string()));
                     return;
                 }
                 _ => return,
             }
         }
-        tracing::debug!(%client, "a waiter's socket is full; it will find out by itself");
+        tracing::debug!(%client, "a waiter's socket is full: the notification is dropped, and its timers wake it");
     }
 
     /// Opens a client's channel. A message sent after this arrives, unless too many come at once.
@@ -149,14 +149,14 @@ impl Wakes {
     }
 }
 
-/// Sockets take their mode from the umask, and nobody can reach this one before it is right: the
-/// directory is closed to those who must not.
+/// Corrects the mode, which sockets take from the umask. Until then the directory itself keeps
+/// other users out.
 fn set_mode(path: &Path, access: Access) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(access.file_mode()))
 }
 
-/// Removes sockets that nobody listens on, when nobody else uses the store.
+/// Removes sockets without a reader. Only while this process alone uses the store.
 pub(super) fn sweep(directory: &Path) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
@@ -166,7 +166,7 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// Removes a socket, and nothing else that may have its name.
+/// Removes a socket, and only a socket.
 fn remove(path: &Path) {
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         drop(fs::remove_file(path));
@@ -200,7 +200,7 @@ impl Reader {
                 Some((&VERSION, body)) => postcard::from_bytes(body).ok(),
                 _ => None,
             };
-            // From a later version, or from somebody who is none of us: worth a look at the store.
+            // From a later version or a foreign program: worth a look at the store.
             if self.messages.send(wake.unwrap_or(Wake::Resync)).is_err() {
                 return;
             }
@@ -235,14 +235,14 @@ impl Listener for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // A fork has no reader, and the socket's name is its parent's.
+        // A fork has no reader, and the socket's name belongs to its parent.
         if !self.process.is_current() {
             return;
         }
         self.over.store(true, Ordering::Release);
         let mut local = lock(&self.wakes.local);
-        // A later listener of the same client has taken the name over: its own reader must not
-        // be woken, and the socket without a name is woken by its end below.
+        // A later listener of the same client has taken the name over, and its reader must not be
+        // woken. The end below wakes the reader of the unnamed socket.
         if local.get(&self.client).is_some_and(|local| local.number == self.number) {
             local.remove(&self.client);
             drop(self.wakes.sender.send_to(&[], &self.address));

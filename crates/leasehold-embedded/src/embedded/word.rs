@@ -1,21 +1,21 @@
 //! The number in shared memory that says which process is inside the gate.
 //!
-//! A process goes in and out by one instruction each, without a system call, while no other wants in.
+//! Uncontended, a process enters and leaves by one instruction each, without a system call.
 //!
-//! The number is [`FREE`], or the *slot* of the one inside: a random number that each open store has
-//! for itself. It shows that it lives by a lock on the byte of that number in the same file, which
-//! the kernel frees when the process ends. So whoever finds a slot in the word whose byte nobody has
-//! locked knows that its owner died inside, and takes its place. It takes the lock on the dead one's
-//! byte first: while it has that, no newcomer can draw the same slot.
+//! The number is [`FREE`], or the *slot* of the process inside: a random number that each open
+//! store has for itself. The process locks the byte of that number in the same file, and the kernel
+//! frees the lock when the process ends. If that byte is unlocked, the process has died inside, and
+//! another one may replace it. It locks the dead one's byte first: until it is done, no newcomer
+//! can draw the same slot.
 //!
-//! The locks belong to the open file (`F_OFD_SETLK`). Those of old belong to the process, and vanish
-//! when it closes any of its descriptors of the file. A fork's child has neither: see
-//! [`super::unshared`].
+//! The locks belong to the open file (`F_OFD_SETLK`). Classic locks would belong to the process,
+//! and vanish when it closes any of its descriptors of the file. A fork's child inherits neither:
+//! see [`super::unshared`].
 //!
-//! Neither what is free nor a slot is a number that a page of zeros or plain text begins with, so a file
-//! that was cut off, or written over with those, lets nobody in. Other bytes may look like the slot of a
-//! dead process: whoever is inside then finds that out before it commits, by [`Word::is_inside`]. A
-//! process that touches the word of a file that is too short ends (SIGBUS).
+//! A page of zeros or plain text differs from [`FREE`] and from every slot. So a file that was cut
+//! off, or overwritten with those, lets no process in. Other bytes may look like the slot of a dead
+//! process. The process inside then detects that before it commits, by [`Word::is_inside`]. A
+//! process that touches the word of a file that is too short is killed (SIGBUS).
 
 use std::fs::File;
 use std::io;
@@ -27,20 +27,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What the word is while nobody is inside; no slot has its first bit.
+/// The word while the gate is free; no slot has its first bit.
 const FREE: u64 = 0xf5ee_6a7e_0b5c_91d3;
-/// How long the file is: one line of a cache, which the word shares with nothing.
+/// The length of the file: one cache line, which the word shares with no other data.
 const BYTES: u64 = 64;
 
-/// A slot: random bits above, then which PID namespace, then which process of it. Both are for
-/// people alone.
+/// A slot: random bits above, then the PID namespace, then the process in it. The latter two are
+/// only for people.
 const PROCESS_BITS: u32 = 22;
 const NAMESPACE_BITS: u32 = 13;
 const RANDOM_BITS: u32 = 63 - PROCESS_BITS - NAMESPACE_BITS;
-/// Every slot has this bit, which no text of plain letters has, nor a page of zeros.
+/// Every slot has this bit, which plain text and zeros lack.
 const MARK: u64 = 1 << 55;
 
-/// How many slots are drawn for one that is nobody's.
+/// How many slots are tried to find an unused one.
 const DRAWS: usize = 64;
 
 /// The word of an open store's gate.
@@ -48,7 +48,7 @@ const DRAWS: usize = 64;
 pub(super) struct Word {
     at: NonNull<AtomicU64>,
     slot: u64,
-    /// Whether somebody else has changed it while this process was inside.
+    /// Whether another program has changed it while this process was inside.
     broken: AtomicBool,
 }
 
@@ -57,7 +57,7 @@ unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
 
-/// Who is inside.
+/// The process inside.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Inside {
     Process(u32),
@@ -66,12 +66,12 @@ pub(super) enum Inside {
 }
 
 impl Word {
-    /// Whether the file system has the locks that it takes.
+    /// Whether the file system supports the locks that the word needs.
     pub(super) fn works(file: &File) -> bool {
         lock_byte(file, 0).is_ok() && unlock_byte(file, 0).is_ok()
     }
 
-    /// Makes the file what it has to be, unless it is. Only while nobody uses it.
+    /// Prepares the file unless it is ready. Only while no process uses it.
     pub(super) fn make(file: &File) -> io::Result<()> {
         if file.metadata()?.len() == BYTES {
             let mut word = [0; size_of::<u64>()];
@@ -81,14 +81,16 @@ impl Word {
             }
         }
         file.set_len(BYTES)?;
-        // A page of a file without its place on the disk can end who writes to it.
+        // Allocated first: on a full disk, a write through the map would kill the process.
         fallocate(file, FallocateFlags::empty(), 0, BYTES)?;
         file.write_all_at(&FREE.to_ne_bytes(), 0)
     }
 
-    /// The word in a file, with a slot of its own. The file goes on being open for as long as this
-    /// lives, and no fork's child has it. A fork's child has the map, and with it what was opened to
-    /// make it: so that is `again`, the same file opened a second time, which has no locks.
+    /// The word in a file, with a slot of its own.
+    ///
+    /// `file` stays open while this lives and is not inherited by forks. A fork's child inherits
+    /// the map, and with it the open file that was mapped. So that is `again`, the same file opened
+    /// a second time, which has no locks.
     pub(super) fn map(file: &File, again: &File) -> io::Result<Self> {
         let (meta, other) = (file.metadata()?, again.metadata()?);
         if meta.len() != BYTES || (meta.dev(), meta.ino()) != (other.dev(), other.ino()) {
@@ -112,7 +114,8 @@ impl Word {
         unsafe { self.at.as_ref() }
     }
 
-    /// A slot that nobody has, and that nobody who died inside had: it would look alive again.
+    /// A slot that no other process has, dead inside or alive. A dead one would otherwise look
+    /// alive again.
     fn draw(&self, file: &File) -> io::Result<u64> {
         let process = u64::from(std::process::id()) & mask(PROCESS_BITS);
         let below = namespace() << PROCESS_BITS | process;
@@ -129,7 +132,7 @@ impl Word {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Enters unless somebody is inside.
+    /// Enters unless another process is inside.
     pub(super) fn try_enter(&self) -> io::Result<bool> {
         match self.get().compare_exchange(FREE, self.slot, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) if self.broken.load(Ordering::Relaxed) => {
@@ -138,15 +141,16 @@ impl Word {
             }
             Ok(_) => Ok(true),
             Err(inside) if is_sound(inside) && inside != self.slot => Ok(false),
-            // Its own number, too: this process asks, so it is not inside.
+            // Its own number is damage as well: this process is not inside, since it tries to
+            // enter.
             Err(_) => Err(damaged()),
         }
     }
 
-    /// Enters in the place of one that died inside.
+    /// Replaces a process that died inside.
     pub(super) fn try_follow(&self, file: &File) -> io::Result<bool> {
         let inside = self.get().load(Ordering::Relaxed);
-        // Its own byte it has locked already, and would let go of.
+        // Its own byte is locked already, and would be unlocked below.
         if inside == self.slot {
             return Err(damaged());
         }
@@ -155,12 +159,12 @@ impl Word {
         }
         let entered =
             self.get().compare_exchange(inside, self.slot, Ordering::Acquire, Ordering::Relaxed);
-        // Kept, it would be the lock of a slot that nobody has.
+        // Kept, it would be the lock of a slot without a process.
         drop(unlock_byte(file, inside));
         Ok(entered.is_ok())
     }
 
-    /// Whether the word still says that this one is inside, where it entered.
+    /// Whether the word still has this process's slot; called between entering and leaving.
     pub(super) fn is_inside(&self) -> bool {
         self.get().load(Ordering::Acquire) == self.slot
     }
@@ -188,7 +192,8 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        // SAFETY: mapped by this with this length, and nobody can use it any more. Failing, it stays.
+        // SAFETY: mapped here with this length, and this was the last user. If unmapping fails, it
+        // stays mapped.
         _ = unsafe { munmap(self.at.as_ptr().cast(), size_of::<u64>()) };
     }
 }
@@ -197,7 +202,7 @@ const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }
 
-/// Whether the word can be one.
+/// Whether the word is [`FREE`] or a possible slot.
 const fn is_sound(word: u64) -> bool {
     word == FREE || word >> 63 == 0 && word & MARK != 0
 }
@@ -206,12 +211,12 @@ pub(super) fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the file gate was changed by another program")
 }
 
-/// Which PID namespace this is. Namespaces that are there together have numbers near each other.
+/// The number of this PID namespace. Namespaces that exist together have numbers near each other.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino()) & mask(NAMESPACE_BITS)
 }
 
-/// Locks one byte unless another open file has; `false` then.
+/// Locks one byte; `false` if another open file has locked it.
 fn lock_byte(file: &File, at: u64) -> io::Result<bool> {
     match set_lock(file, at, libc::F_WRLCK) {
         Ok(()) => Ok(true),

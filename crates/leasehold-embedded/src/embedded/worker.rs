@@ -1,9 +1,9 @@
 //! The thread that waits at the gate, so that no runtime's thread does.
 //!
-//! A thread tries the gate for them, and so no thread of an async runtime ever waits for another
-//! process. A request whose time is over before it got in is dropped without having been carried
-//! out: that is known for sure, so its caller learns that nothing happened. The thread sleeps
-//! while nobody waits, and ends with the store.
+//! A thread tries the gate for queued requests, so no thread of an async runtime ever waits for
+//! another process. A request that times out before it enters is dropped, certainly not carried
+//! out, and its caller learns that. The thread sleeps while the queue is empty, and ends with the
+//! store.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,23 +17,23 @@ use leasehold_core::{Clock, Moment};
 
 use super::gate::{Gate, Pass, lock};
 
-/// What a request does once it is inside, or when the gate can't be tried at all.
+/// What a request does inside, or when the gate can't be tried at all.
 pub(super) type Job = Box<dyn FnOnce(io::Result<&Pass<'_>>) + Send>;
 
-/// The first pause between two tries, and the longest: a transaction takes a few µs, so the first
-/// is enough in a crowd; the longest is what waking a stopped process up may cost.
+/// The first and the longest pause between two tries. A transaction takes a few µs, so the first
+/// suffices in a crowd. The longest is what waking a stopped process may cost.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    line: Arc<Line>,
+    queue: Arc<Queue>,
     gate: Arc<Gate>,
     process: Process,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct Queue {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -56,83 +56,83 @@ impl std::fmt::Debug for Waiting {
     }
 }
 
-/// A request in line; dropping this takes it out of the line unless it is being carried out.
+/// A queued request; dropping this withdraws it unless it is being carried out.
 #[derive(Debug)]
-pub(super) struct InLine {
+pub(super) struct Queued {
     waiting: Arc<Waiting>,
-    line: Arc<Line>,
+    queue: Arc<Queue>,
 }
 
 impl Worker {
     pub(super) fn new(gate: Arc<Gate>) -> Self {
-        Self { line: Arc::default(), gate, process: Process::current() }
+        Self { queue: Arc::default(), gate, process: Process::current() }
     }
 
-    /// Puts a request in line until its time is over.
-    pub(super) fn wait(&self, until: Moment, job: Job) -> io::Result<InLine> {
+    /// Queues a request until its time is over.
+    pub(super) fn wait(&self, until: Moment, job: Job) -> io::Result<Queued> {
         let waiting = Arc::new(Waiting { until, job: Mutex::new(Some(job)) });
-        let mut state = lock(&self.line.state);
+        let mut state = lock(&self.queue.state);
         if !state.started {
-            let (line, gate) = (Arc::clone(&self.line), Arc::clone(&self.gate));
+            let (queue, gate) = (Arc::clone(&self.queue), Arc::clone(&self.gate));
             thread::Builder::new()
                 .name("leasehold-gate".to_owned())
-                .spawn(move || serve(&line, &gate))?;
+                .spawn(move || serve(&queue, &gate))?;
             state.started = true;
         }
         state.waiting.push_back(Arc::clone(&waiting));
         drop(state);
-        self.line.changed.notify_one();
-        Ok(InLine { waiting, line: Arc::clone(&self.line) })
+        self.queue.changed.notify_one();
+        Ok(Queued { waiting, queue: Arc::clone(&self.queue) })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // A fork has no such thread, and its copy of the lock may never be opened.
+        // A fork lacks this thread, and its copy of the mutex may stay locked for ever.
         if !self.process.is_current() {
             return;
         }
-        lock(&self.line.state).closed = true;
-        self.line.changed.notify_one();
+        lock(&self.queue.state).closed = true;
+        self.queue.changed.notify_one();
     }
 }
 
-impl Drop for InLine {
+impl Drop for Queued {
     fn drop(&mut self) {
         let job = lock(&self.waiting.job).take();
         if job.is_some() {
-            lock(&self.line.state).waiting.retain(|other| !Arc::ptr_eq(other, &self.waiting));
+            lock(&self.queue.state).waiting.retain(|other| !Arc::ptr_eq(other, &self.waiting));
         }
     }
 }
 
-fn serve(line: &Line, gate: &Gate) {
+fn serve(queue: &Queue, gate: &Gate) {
     let mut pause = PAUSE_MIN;
     loop {
         {
-            let mut state = lock(&line.state);
+            let mut state = lock(&queue.state);
             while state.waiting.is_empty() {
                 if state.closed {
                     return;
                 }
                 pause = PAUSE_MIN;
-                state = line.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
         match gate.try_follow() {
             Ok(Some(pass)) => {
-                while let Some(job) = next(line) {
+                while let Some(job) = next(queue) {
                     carry_out(job, Ok(&pass));
                 }
                 pause = PAUSE_MIN;
             }
             Ok(None) => {
-                give_up_overdue(line);
+                drop_overdue(queue);
                 thread::sleep(pause);
                 pause = pause.saturating_mul(2).min(PAUSE_MAX);
             }
             Err(error) => {
-                while let Some(job) = next(line) {
+                while let Some(job) = next(queue) {
                     carry_out(job, Err(again(&error)));
                 }
             }
@@ -140,7 +140,7 @@ fn serve(line: &Line, gate: &Gate) {
     }
 }
 
-/// Carries a request out. One that panics takes its own answer along and nobody else's.
+/// Carries a request out. If it panics, only its own answer is lost.
 fn carry_out(job: Job, pass: io::Result<&Pass<'_>>) {
     if catch_unwind(AssertUnwindSafe(|| job(pass))).is_err() {
         tracing::error!("a request panicked inside the gate; this is a bug in leasehold");
@@ -148,9 +148,9 @@ fn carry_out(job: Job, pass: io::Result<&Pass<'_>>) {
 }
 
 /// The request that has waited longest.
-fn next(line: &Line) -> Option<Job> {
+fn next(queue: &Queue) -> Option<Job> {
     loop {
-        let waiting = lock(&line.state).waiting.pop_front()?;
+        let waiting = lock(&queue.state).waiting.pop_front()?;
         let job = lock(&waiting.job).take();
         if job.is_some() {
             return job;
@@ -158,11 +158,11 @@ fn next(line: &Line) -> Option<Job> {
     }
 }
 
-/// Drops the requests whose time is over; their callers see that nobody will answer.
-fn give_up_overdue(line: &Line) {
+/// Drops the requests that have timed out; their callers see the closed channel.
+fn drop_overdue(queue: &Queue) {
     let now = SystemClock::new().now();
     let mut overdue = Vec::new();
-    lock(&line.state).waiting.retain(|waiting| {
+    lock(&queue.state).waiting.retain(|waiting| {
         let stays = waiting.until > now;
         if !stays {
             overdue.push(lock(&waiting.job).take());
