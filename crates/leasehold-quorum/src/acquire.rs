@@ -1,4 +1,4 @@
-//! Takes a lock: one try, which ends its token if it gets no majority.
+//! Acquires a lock: one try, which ends its token if it gets no majority.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Nodes {
         within: Duration,
     ) -> Result<Acquire> {
         let now = Instant::now();
-        // For as long as the longest lease is as good as for ever.
+        // Waiting as long as the longest lease is as good as waiting without a limit.
         let until = now.checked_add(within.min(Ttl::MAX.duration())).unwrap_or(now);
         if request.mode != Mode::Exclusive {
             return Err(Error::new(
@@ -31,7 +31,7 @@ impl Nodes {
         self.check_ttl(request.ttl)?;
         let (mut request, ttl) = (request.clone(), request.ttl);
         request.queue = None;
-        // A lease must last at the nodes for as long as it takes to ask them twice.
+        // At the nodes, a lease must last for two rounds of requests.
         request.ttl = request.ttl.max(Ttl::new(PATIENCE_MIN)?);
         let request = Arc::new(request);
         let turn = self.tokens.turn(request.token, self.now());
@@ -48,7 +48,8 @@ impl Nodes {
         answer
     }
 
-    /// Tries once: another try with the same token might lose its grants to what undoes this one.
+    /// Tries once: another try with the same token might lose its grants to the undoing of this
+    /// one.
     async fn acquire_in_turn(
         self: &Arc<Self>,
         request: &Arc<AcquireRequest>,
@@ -76,7 +77,7 @@ impl Nodes {
             }
         };
         let nothing_left = attempt.undo().await;
-        // What was granted and given back again is nothing that a caller has to give up.
+        // All grants were undone, so the caller has nothing to abandon.
         match answer {
             Err(error) if nothing_left => Err(error.with_effect(Effect::NotApplied)),
             answer => answer,

@@ -1,4 +1,4 @@
-//! Carries out one try to take a lock: asks the nodes, and does what the ballot says.
+//! Carries out one try to acquire a lock: sends the ballot's requests and feeds it the answers.
 
 mod complete;
 mod undo;
@@ -16,7 +16,7 @@ use crate::ballot::{Ballot, InVain, Next, Stands};
 use crate::nodes::Nodes;
 use crate::round::Round;
 
-/// What a node says during an attempt.
+/// A node's answer during an attempt.
 enum Said {
     Acquire(Result<Acquire>),
     /// Whether it surely remembers every lease.
@@ -33,12 +33,12 @@ pub(crate) struct Attempt {
     started: Instant,
     round: Round<Said>,
     ballot: Ballot,
-    /// Whether it is a lease by now.
+    /// Whether the attempt has become a lease.
     entered: bool,
 }
 
 impl Attempt {
-    /// Asks all nodes that have a vote.
+    /// Sends the acquisition to all nodes.
     pub(crate) fn begin(
         nodes: &Arc<Nodes>,
         request: &Arc<AcquireRequest>,
@@ -60,7 +60,7 @@ impl Attempt {
         }
     }
 
-    /// `None` when it has a majority; else why it has none.
+    /// Runs until it has a majority (`None`), or none is possible (`Some`).
     pub(crate) async fn run(&mut self) -> Option<InVain> {
         loop {
             match self.ballot.stands(self.round.has_answers()) {
@@ -95,27 +95,28 @@ impl Attempt {
         }
     }
 
-    /// Until when to wait for the nodes that have not answered, where others are in the way and only
-    /// these could still make a majority: for as long as they usually take. What this attempt has
-    /// got is in the way of the others in turn. If each of them waited so for a node that is gone,
-    /// all of the time in which it could be settled who gets the lock would be spent waiting.
+    /// When to stop waiting for silent nodes, if other leases block this attempt and only those
+    /// nodes could still make a majority: after their usual time.
+    ///
+    /// The grants of this attempt block other contenders in turn. If each of them waited long for a
+    /// node that is gone, they would only wait and never decide who gets the lock.
     fn no_later_than(&self) -> Option<Instant> {
         let asked = self.ballot.only_might_help().filter_map(|node| self.nodes.paces.get(node));
         let longest = asked.map(|pace| pace.allowance(self.patience)).max()?;
         self.started.checked_add(longest)
     }
 
-    /// The answer for the lease that was got.
+    /// The answer for the acquired lease.
     pub(crate) fn answer(&self) -> Acquire {
         self.ballot.answer()
     }
 
-    /// What the token was granted, if that still holds for sure.
+    /// The fences granted to the token, if its lease surely still holds.
     fn known(&self) -> Option<FenceBlock> {
         self.nodes.tokens.granted(self.request.token, self.nodes.now())
     }
 
-    /// Of a try of this process nobody needs to be told as of a holder.
+    /// Hides another try of this process: it is not a holder.
     fn without_own(&self, node: usize, answer: Result<Acquire>) -> Result<Acquire> {
         match answer {
             Ok(Acquire::Busy(busy)) => {
@@ -140,7 +141,7 @@ impl Attempt {
         }
     }
 
-    /// Enters with which fence a node shows this try, until it is a lease.
+    /// Records the fence with which a node shows this try, until it becomes a lease.
     fn note_try(&self, node: usize, fences: FenceBlock) {
         if !self.entered {
             self.nodes.tokens.tried(self.request.token, self.nodes.now(), node, fences);
@@ -174,7 +175,7 @@ impl Attempt {
     }
 }
 
-/// Asks a node for the lease.
+/// Requests the lease from a node.
 fn ask_for(
     nodes: &Arc<Nodes>,
     request: &Arc<AcquireRequest>,

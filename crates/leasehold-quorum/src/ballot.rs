@@ -1,6 +1,6 @@
 //! Decides what follows from the nodes' votes on one try, without clock, network or await.
 //!
-//! The store carries out what this says. The simulation's model does too, in every order that there is.
+//! The store carries out its decisions. So does the simulation's model, in every possible order.
 
 mod fences;
 
@@ -12,19 +12,19 @@ use leasehold_core::{
     OwnerName, Reason, Refusal, Result, Ttl, margin,
 };
 
-/// Where a try stands with one node.
+/// The state of a try at one node.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "for this workspace")]
 pub enum Vote {
     /// It has not answered.
     Asked,
-    /// It has granted the lease, now or earlier.
+    /// It has granted the lease, now or before.
     Holds(Holds),
-    /// Somebody else has the lock there.
+    /// Another lease blocks the lock there.
     Busy(Busy),
     /// It does not grant such a lease.
     Refused(Refusal),
-    /// It could not be asked, or doesn't count.
+    /// The request failed, or the node's vote does not count.
     Failed(Error),
 }
 
@@ -32,7 +32,7 @@ pub enum Vote {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[expect(clippy::exhaustive_structs, reason = "for this workspace")]
 pub struct Holds {
-    /// Its own fences of the lease.
+    /// The node's own fences of the lease.
     pub fences: FenceBlock,
     /// Whether it held the lease before this try.
     pub before: bool,
@@ -44,28 +44,28 @@ pub struct Holds {
     pub raised: bool,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "for this workspace")]
 pub enum Next {
-    /// Remember that the node shows this try with these fences.
+    /// Record that the node shows this try with these fences.
     Tried(usize, FenceBlock),
-    /// Ask how far back the node remembers. Only now: had it been restarted between that answer and the
-    /// grant, the answer would be worth nothing.
+    /// Ask how far back the node remembers. Only after its grant: the answer would be worthless if
+    /// the node were restarted between the two.
     AskAge(usize),
-    /// Have the node take over these fences.
+    /// Let the node take over these fences.
     Raise(usize, FenceBlock),
 }
 
-/// Where a try stands with all nodes.
+/// The state of a try at all nodes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "for this workspace")]
 pub enum Stands {
-    /// A majority holds the lease, surely remembers every other, and has its fences.
+    /// A majority holds the lease, surely remembers every other lease, and has its fences.
     Held,
-    /// No majority can come of it any more, and it is clear why.
+    /// A majority is no longer possible, and the reason is clear.
     InVain,
-    /// More answers may change it.
+    /// More answers may change the result.
     Open,
 }
 
@@ -73,21 +73,21 @@ pub enum Stands {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "for this workspace")]
 pub enum InVain {
-    /// Somebody else holds it, or the lock is closed.
+    /// Another lease, or a cooldown.
     Busy(Busy),
-    /// Several took some nodes each, and none a majority.
+    /// Several contenders have some nodes each, and none has a majority.
     Split,
-    /// A majority does not grant such a lease.
+    /// A majority refuses such a lease.
     Refused(Refusal),
-    /// So many granted it, and too many of the others could not be asked.
+    /// This many nodes granted it, and too many others failed.
     TooFew(usize, Vec<Error>),
 }
 
-/// What a try in vain has to give up.
+/// What an unsuccessful try has to abandon.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[expect(clippy::exhaustive_structs, reason = "for this workspace")]
 pub struct Vain {
-    /// Whether the token may have had the lease before, which is left alone everywhere.
+    /// Whether the token may have had the lease before. That lease is left alone everywhere.
     pub held_before: bool,
     /// The nodes that granted it.
     pub granted: Vec<usize>,
@@ -95,42 +95,43 @@ pub struct Vain {
     pub unknown: Vec<usize>,
 }
 
-/// One try to get a majority.
+/// The votes of one try.
 #[derive(Clone, Debug)]
 pub struct Ballot {
     majority: usize,
-    /// Whether nodes remember their leases whatever happens to them.
+    /// Whether nodes remember their leases even over a restart.
     keep_leases: bool,
-    /// How many times the lease is asked for.
+    /// How many times the lease will be held.
     holds: u32,
     votes: Vec<Vote>,
     /// The fences of the lease, once a majority has granted it.
     fences: Option<FenceBlock>,
-    /// Whether these fences were told before, so that no others may take their place.
+    /// Whether a caller got these fences before, so that they must stay.
     told_before: bool,
 }
 
 impl Ballot {
-    /// All of `nodes` are asked.
+    /// A ballot without answers yet.
     #[must_use]
     pub fn new(nodes: usize, majority: usize, keep_leases: bool, holds: u32) -> Self {
         let votes = (0..nodes).map(|_| Vote::Asked).collect();
         Self { majority, keep_leases, holds, votes, fences: None, told_before: false }
     }
 
-    /// What each node has said.
+    /// The state at each node.
     #[must_use]
     pub fn votes(&self) -> &[Vote] {
         &self.votes
     }
 
-    /// The fences of the lease, once they are decided on.
+    /// The fences of the lease, once decided.
     #[must_use]
     pub const fn fences(&self) -> Option<FenceBlock> {
         self.fences
     }
 
-    /// Where the try stands. An answer that is there already may change what is in vain.
+    /// The state of the try. While answers are waiting, it is never [`Stands::InVain`]: they may
+    /// change the reason.
     #[must_use]
     pub fn stands(&self, has_answers: bool) -> Stands {
         if self.count(Vote::is_confirmed) >= self.majority {
@@ -140,7 +141,7 @@ impl Ballot {
         if in_vain && self.is_clear_why() && !has_answers { Stands::InVain } else { Stands::Open }
     }
 
-    /// The nodes that have not answered, where others are in the way and only these could still make a
+    /// The silent nodes, if other leases block this try and only these nodes could still make a
     /// majority.
     pub fn only_might_help(&self) -> impl Iterator<Item = usize> {
         let in_the_way = |vote: &Vote| matches!(vote, Vote::Busy(_) | Vote::Refused(_));
@@ -149,8 +150,8 @@ impl Ballot {
         self.which(move |vote| so && matches!(vote, Vote::Asked))
     }
 
-    /// Takes in what a node says to the acquisition. `known`: what its token was granted, if that still
-    /// holds for sure. `name` is of a node.
+    /// Counts a node's answer to the acquisition. `known` are the fences granted to its token, if
+    /// the lease surely still holds. `name` names a node.
     pub fn answered(
         &mut self,
         node: usize,
@@ -166,7 +167,7 @@ impl Ballot {
         next
     }
 
-    /// As [`answered`](Self::answered), of a node that is to have a lease which there is.
+    /// As [`answered`](Self::answered), for a node that should get an existing lease.
     pub fn completed(
         &mut self,
         node: usize,
@@ -175,31 +176,31 @@ impl Ballot {
         name: impl Fn(usize) -> String,
     ) -> Vec<Next> {
         let mut next = self.count_vote(node, answer, name);
-        // Whoever grants lower fences takes over the lease's.
+        // A node that granted lower fences takes over the lease's.
         next.extend(self.raise(node, known));
         next
     }
 
-    /// Takes in whether a node surely remembers every lease.
+    /// Counts whether a node surely remembers every lease.
     pub fn is_old_enough(&mut self, node: usize, answer: Result<()>) {
         self.step(node, answer, |holds| holds.old_enough = true);
     }
 
-    /// Takes in whether a node took over these fences.
+    /// Counts whether a node took over these fences.
     pub fn raised(&mut self, node: usize, fences: FenceBlock, answer: Result<()>) {
-        // Of fences that were given up only a failure still says something.
+        // The decision may have changed since. Then only a failure still matters.
         if answer.is_err() || self.fences == Some(fences) {
             self.step(node, answer, |holds| holds.raised = true);
         }
     }
 
-    /// Decides on the lease's fences as far as that can be done, once no more answers are there. Nodes that
-    /// answered at the same time have a say too, and the same fence in the end.
+    /// Decides on the lease's fences, if possible. Called once no more answers are waiting: so all
+    /// nodes that answered at the same time take part, and get the same fence.
     pub fn decide(&mut self, known: Option<FenceBlock>) -> Vec<Next> {
         if self.fences.is_none() { self.settle_fences(known) } else { self.lift_fences(known) }
     }
 
-    /// Why it got no majority.
+    /// Why the try got no majority.
     #[must_use]
     pub fn why(&self) -> InVain {
         let mut errors = Vec::new();
@@ -219,7 +220,8 @@ impl Ballot {
         let holding = self.count(|vote| matches!(vote, Vote::Holds(_)));
         let silent = self.count(|vote| matches!(vote, Vote::Asked)).saturating_add(errors.len());
         let alike = |one: &Busy| blocked.iter().filter(|other| same_obstacle(one, other)).count();
-        // A node that is alone with its fence granted it above the lease's own.
+        // Among equals the lowest fence: a node with a different fence granted it above the lease's
+        // own.
         let fence = |busy: &Busy| Reverse(busy.holder.as_ref().map(|holder| holder.fence));
         let most = blocked
             .iter()
@@ -245,9 +247,11 @@ impl Ballot {
         })
     }
 
-    /// What it has to give up that got no majority: at nodes that said that they granted it, and at those that
-    /// did not answer. Nothing where the token may have had the lease before: what a node gives up of a token
-    /// must never be granted to it anew, and that lease is still brought to the nodes that lack it.
+    /// What an unsuccessful try has to abandon: at nodes that granted it, and at nodes that did not
+    /// answer.
+    ///
+    /// Nothing if the token may have had the lease before. That lease is still being brought to
+    /// more nodes, and a node must never grant a token again after abandoning it.
     #[must_use]
     pub fn vain(&self, known: Option<FenceBlock>) -> Vain {
         if known.is_some() || self.votes.iter().any(Vote::held_before) {
@@ -269,7 +273,7 @@ impl Ballot {
         vain
     }
 
-    /// The answer for the lease that was got.
+    /// The answer for the acquired lease.
     #[must_use]
     pub fn answer(&self) -> Acquire {
         let held = |vote: &Vote| match vote {
@@ -296,7 +300,7 @@ impl Ballot {
         })
     }
 
-    /// A node is asked once more.
+    /// Marks a node that gets another request.
     pub fn asked_again(&mut self, node: usize) {
         if let Some(vote) = self.votes.get_mut(node) {
             *vote = Vote::Asked;
@@ -343,9 +347,9 @@ impl Ballot {
         next
     }
 
-    /// Takes the vote from a node that is another one under a second name: what the first name was
-    /// granted just now, the second one is said to have had before. Two servers never agree so,
-    /// since a node that had the lease before has older fences for it.
+    /// Takes the vote from a node that is another one under a second name: it claims to have held
+    /// before what the first name granted just now. Two servers never agree like this, since a node
+    /// that had the lease before has older fences for it.
     fn drop_second_names(&mut self, next: &mut Vec<Next>, name: impl Fn(usize) -> String) {
         let granted: Vec<(usize, FenceBlock)> = (0..)
             .zip(&self.votes)
@@ -371,7 +375,7 @@ impl Ballot {
                 )
                 .with_reason(Reason::StoreSettings)
                 .at_store(name(second));
-                // What it shows there is the same try.
+                // The node shows the same try under both names.
                 next.push(Next::Tried(second, fences));
                 *vote = Vote::Failed(error);
             }
@@ -394,14 +398,13 @@ impl Ballot {
         let Some(vote) = self.votes.get_mut(node) else { return };
         match (vote, answer) {
             (Vote::Holds(holds), Ok(())) => done(holds),
-            // It holds the lease all the same, which is to be undone if it comes to that.
+            // It still holds the lease, which may have to be undone.
             (vote, Err(error)) => *vote = Vote::Failed(error.with_effect(Effect::Applied)),
             (_, Ok(())) => {}
         }
     }
 
-    /// Whether more answers would not change whether it is the others or the nodes that stand in
-    /// the way.
+    /// Whether more answers can't change which is the reason: other leases, or failed nodes.
     fn is_clear_why(&self) -> bool {
         let answered =
             self.count(|vote| matches!(vote, Vote::Holds(_) | Vote::Busy(_) | Vote::Refused(_)));
@@ -415,7 +418,7 @@ impl Vote {
         Self::Holds(Holds { fences, before, holds, old_enough: false, raised: false })
     }
 
-    /// What the node granted.
+    /// The fences that the node granted.
     #[must_use]
     pub const fn fences(&self) -> Option<FenceBlock> {
         match self {
@@ -438,18 +441,18 @@ impl Vote {
     }
 }
 
-/// From which age on a node surely remembers every lease that may still run, however long it may be.
+/// The age from which on a node surely remembers every running lease, however long.
 #[must_use]
 pub fn counts_from(max_ttl: Ttl) -> Duration {
     max_ttl.duration().saturating_add(margin(max_ttl.duration()))
 }
 
-/// Whose lease it is, which can have different fences at the nodes.
+/// Identifies a lease, whose fences can differ between nodes.
 fn whose(busy: &Busy) -> Option<(&OwnerName, &Metadata)> {
     busy.holder.as_ref().map(|holder| (&holder.owner, &holder.metadata))
 }
 
-/// Whether two nodes are blocked by the same lease, or by a cool-down each.
+/// Whether the same lease blocks both nodes, or a cooldown at each.
 fn same_obstacle(one: &Busy, other: &Busy) -> bool {
     let fence = |busy: &Busy| busy.holder.as_ref().map(|holder| holder.fence);
     fence(one) == fence(other) && one.is_contended() == other.is_contended()

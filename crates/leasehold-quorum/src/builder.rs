@@ -12,7 +12,7 @@ use crate::store::QuorumStore;
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_TTL: Duration = Duration::from_secs(60);
 const MAX_TTL_MIN: Duration = Duration::from_secs(1);
-/// More nodes than this make nothing safer, and every operation slower.
+/// More nodes than this add no safety and slow every operation down.
 const NODES_MAX: usize = 15;
 
 /// Settings of a [`QuorumStore`].
@@ -37,50 +37,52 @@ impl QuorumStoreBuilder {
         }
     }
 
-    /// How long a node may take to answer before it counts as gone; 500 ms unless told otherwise,
-    /// and never more than a quarter of the lease or 100 ms, whichever is longer. Set it to a few
-    /// times of what the slowest node takes: by so much a node that is gone can delay an answer for
-    /// which it is needed. Where others are in the way, and a majority has said so, nodes are waited
-    /// for by what they usually take.
+    /// How long a node may take to answer before it counts as gone.
+    ///
+    /// The default is 500 ms. It is never more than a quarter of the lease or 100 ms, whichever is
+    /// longer. Set it to a few times what the slowest node takes. If a missing node's answer is
+    /// needed, it delays the result by this time. If a majority has answered and other leases are
+    /// in the way, the wait is only as long as the nodes usually take.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The longest lease that anybody takes on these nodes; a minute unless told otherwise. Longer
-    /// ones are refused, unless [the nodes keep their leases](Self::nodes_keep_leases).
+    /// The longest lease on these nodes; one minute by default. Longer ones are refused, unless
+    /// [the nodes keep their leases](Self::nodes_keep_leases). All users of the nodes must set the
+    /// same value.
     ///
-    /// (At the nodes, a lease is never shorter than 100 ms.)
+    /// A node that was restarted without its data could have forgotten leases. So its vote counts
+    /// only after this time, when they have all expired. New nodes also grant nothing for this
+    /// time.
     ///
-    /// A node that was restarted without its data counts only after so long, when every lease that
-    /// it could have forgotten is over. So all users of the nodes must say the same, and new nodes
-    /// grant nothing for so long.
+    /// At the nodes, a lease lasts at least 100 ms.
     pub fn max_ttl(mut self, longest: Duration) -> Self {
         self.max_ttl = Ttl::new(longest);
         self
     }
 
-    /// Says that the nodes lose no acknowledged lease when they are restarted, so that they may
-    /// count at once. True of a Redis server only with `appendonly yes` and `appendfsync always`,
-    /// on a disk that keeps its word; otherwise a restart can lead to two holders.
+    /// Declares that the nodes keep every acknowledged lease over a restart, so their votes count
+    /// at once. This is true of a Redis server only with `appendonly yes` and `appendfsync always`,
+    /// on a disk that honours a sync. If it is false, a restart can lead to two holders.
     pub fn nodes_keep_leases(mut self, keep: bool) -> Self {
         self.keep_leases = keep;
         self
     }
 
-    /// The clock of this process, for tests; the system's unless told otherwise. Node clocks are
-    /// their own.
+    /// Replaces the clock of this process, for tests; the default is the system's. Nodes have their
+    /// own clocks.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Makes the store. Asks no node anything.
+    /// Makes the store, without a request to any node.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`]: no nodes or more than 15, the same node twice, a time-out of zero, or
-    /// a longest lease that is out of range.
+    /// [`ErrorKind::Config`]: no nodes or more than 15, the same node twice, a timeout of zero, or
+    /// a longest lease out of range.
     pub fn build(self) -> Result<QuorumStore> {
         let Self { nodes: stores, node_timeout, max_ttl, keep_leases, clock } = self;
         let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));

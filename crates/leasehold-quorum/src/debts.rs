@@ -1,4 +1,4 @@
-//! Remembers what a node that could not be reached has to release.
+//! Remembers releases that did not reach a node.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leasehold_core::{Key, LeaveRequest, Moment, ReleaseRequest, Token};
 use tokio::sync::Notify;
 
-/// How many undoings a node may owe; it keeps what exceeds that until the leases end.
+/// How many undoings a node may owe. If there are more, the node keeps those leases until they
+/// expire.
 pub(crate) const OWED_MAX: usize = 1_024;
 
-/// What ends a lease.
+/// A request that ends a lease.
 #[derive(Clone, Debug)]
 pub(crate) enum Undoing {
     Leave(Arc<LeaveRequest>),
@@ -36,22 +37,22 @@ impl Undoing {
 #[derive(Debug)]
 pub(crate) struct Owed {
     pub(crate) undoing: Undoing,
-    /// When there is nothing left to undo.
+    /// When the lease expires, which settles the debt.
     pub(crate) until: Moment,
 }
 
-/// What a node owes.
+/// The undoings that a node owes.
 #[derive(Debug, Default)]
 pub(crate) struct Debts {
     list: Mutex<List>,
-    /// The node has answered something.
+    /// Notified when the node has answered any request.
     pub(crate) back: Notify,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct List {
     pub(crate) owed: VecDeque<Owed>,
-    /// Whether somebody tries to collect.
+    /// Whether a task is collecting.
     pub(crate) collecting: bool,
 }
 
@@ -61,22 +62,22 @@ impl Debts {
     }
 }
 
-/// Lets somebody else collect when the one who did is gone, with its runtime say.
+/// Clears [`List::collecting`] when the collecting task is dropped, for example with its runtime.
 #[derive(Debug)]
 pub(crate) struct Collecting {
     pub(crate) debts: Arc<Debts>,
-    /// Whether it has said itself that nobody collects any more.
+    /// Whether it has cleared the flag itself.
     is_over: bool,
 }
 
 impl Collecting {
-    /// For the one who found that nobody collects, and said that it does.
+    /// For the caller that has just set the flag.
     pub(crate) fn new(debts: Arc<Debts>) -> Self {
         Self { debts, is_over: false }
     }
 
-    /// Ends collecting if nothing is owed, in one step, so that what is owed from then on is
-    /// collected by somebody else. Whether it has ended.
+    /// Ends collecting if the list is empty; returns whether it has ended. Checks and clears the
+    /// flag in one step, so that a later debt finds it cleared.
     pub(crate) fn end_if_paid(&mut self) -> bool {
         let mut list = self.debts.list();
         if list.owed.is_empty() {

@@ -63,7 +63,8 @@ impl Nodes {
         Ok(findings)
     }
 
-    /// What the quorum can do without the nodes that are missing, of which some say when they count.
+    /// What the quorum can do without the `missing` nodes, each with the time after which it
+    /// counts, if known.
     fn whole(
         &self,
         has: &str,
@@ -107,10 +108,10 @@ impl Nodes {
         }
     }
 
-    /// What a store says of itself, as it matters to a quorum of which it is a node.
+    /// A node's finding, with its meaning for the quorum.
     fn as_of_node(&self, mut finding: Finding) -> Option<Finding> {
         match &*finding.topic {
-            // Nobody is told anything by a quorum's nodes.
+            // A quorum uses no notifications of its nodes.
             doctor::WAKE => return None,
             doctor::PERSISTENCE if !self.keep_leases && finding.severity == Severity::Warning => {
                 finding.severity = Severity::Note;
@@ -133,7 +134,7 @@ impl Nodes {
         Some(finding)
     }
 
-    /// Those of these nodes that don't answer what every grant asks them, and why.
+    /// The nodes that fail at what every grant needs, and why.
     async fn voteless(
         self: &Arc<Self>,
         nodes: impl Iterator<Item = usize>,

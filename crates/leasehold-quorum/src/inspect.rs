@@ -1,4 +1,4 @@
-//! Puts together for people what the nodes show of a lock.
+//! Combines, for people, what the nodes show of a lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tokio::time::{Instant, timeout_at};
 use crate::nodes::Nodes;
 use crate::round::Round;
 
-/// How long the nodes that are slower than a majority have at least, for somebody who only looks.
+/// How long an inspection waits at least for nodes slower than a majority.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 /// Which nodes an answer waits for.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
-    /// For all of them, each for as long as it may take.
+    /// All of them, each for up to its whole time.
     All,
-    /// For a majority, and for the others as long again.
+    /// A majority, then the others for as long again.
     Most,
 }
 
-/// What one lock looks like at the nodes.
+/// One lock as the nodes show it.
 #[derive(Default)]
 pub(crate) struct Views {
     infos: Vec<(usize, LockInfo)>,
-    /// Nodes that did not answer, and may hold anything.
+    /// Nodes that did not answer, and may hold any lease.
     pub(crate) silent: usize,
-    /// Why others could not read what they have, which may be anything too.
+    /// Errors of nodes whose entry could not be read. They may hold any lease, too.
     unreadable: Vec<Error>,
 }
 
@@ -44,26 +44,26 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Whether this is its fence, or what a node has instead.
+    /// Whether this is its fence, or a node's own fence for it.
     pub(crate) fn has(&self, fence: Fence) -> bool {
         self.holder.fence == fence || self.at.iter().any(|(_, at)| *at == fence)
     }
 }
 
 impl Views {
-    /// How many nodes may have anything.
+    /// How many nodes may hold any lease.
     fn unknown(&self) -> usize {
         self.silent.saturating_add(self.unreadable.len())
     }
 
-    /// Whether it depends on nodes that have not answered yet if it is held, or closed.
+    /// Whether silent nodes decide if it is held or cooling down.
     fn is_undecided(&self, nodes: &Nodes) -> bool {
         let shown = self.lease(nodes).map_or(0, |lease| lease.at.len());
         (1..nodes.majority()).contains(&shown)
             || (1..=nodes.spare()).contains(&self.closings().len())
     }
 
-    /// For how long each node that is closed stays so, the longest first.
+    /// How long the cooldown lasts at each node that has one, the longest first.
     fn closings(&self) -> Vec<Duration> {
         let mut closed: Vec<_> =
             self.infos.iter().filter_map(|(_, info)| info.closed_for).collect();
@@ -71,7 +71,7 @@ impl Views {
         closed
     }
 
-    /// Why too few nodes can say what the lock looks like, if they are.
+    /// An error if too few nodes can read their entry.
     fn too_few(&self, nodes: &Nodes, key: &Key) -> Option<Error> {
         let readable = nodes.count().saturating_sub(self.unknown());
         let kind = self.unreadable.first().filter(|_| readable < nodes.majority())?.kind();
@@ -82,9 +82,9 @@ impl Views {
 
     /// The lease that a majority may hold.
     ///
-    /// Nodes can have different fences for one lease, if they were healed, so it is put together
-    /// by whose it is. Its own fence is the one that most of them have, or else the lowest:
-    /// healing comes later, and brings higher ones.
+    /// Healed nodes can have different fences for one lease, so leases are matched by owner,
+    /// metadata and mode. The lease's own fence is the most frequent one, or else the lowest:
+    /// healing comes later and brings higher ones.
     pub(crate) fn lease(&self, nodes: &Nodes) -> Option<Lease> {
         let mut leases: Vec<Lease> = Vec::new();
         for (node, info) in &self.infos {
@@ -120,7 +120,7 @@ impl Views {
             .collect();
         let mut ends: Vec<Duration> = shown.iter().map(|holder| holder.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
-        // Of nodes that did not answer it may be among the longest.
+        // The lease may last longest at nodes that did not answer.
         let at = nodes.spare().saturating_sub(self.unknown());
         lease.holder.remaining = ends.get(at).or_else(|| ends.last()).copied().unwrap_or_default();
         lease.holder.held_for = shown.iter().map(|one| one.held_for).max().unwrap_or_default();
@@ -132,7 +132,7 @@ impl Views {
     }
 
     fn put_together(&self, nodes: &Nodes, key: &Key) -> Option<LockInfo> {
-        // A node may be ahead by what it granted to nobody's use.
+        // A node may be ahead, by fences of unsuccessful tries.
         let mut last: Vec<Fence> = self.infos.iter().map(|(_, info)| info.last_fence).collect();
         last.sort_unstable_by(|a, b| b.cmp(a));
         let at = nodes.majority().saturating_sub(1).min(last.len().saturating_sub(1));
@@ -140,7 +140,8 @@ impl Views {
         let kind = self.infos.first().map_or(Kind::Lock, |(_, info)| info.kind);
         let mut whole = LockInfo::new(key.clone(), kind, last_fence);
         whole.holders.extend(self.lease(nodes).map(|lease| lease.holder));
-        // Closed until a majority is known to be open: a node that did not answer may be closed for longest.
+        // Cooling down until a majority is known to be open. The cooldown may last longest at a
+        // node that did not answer.
         let at = nodes.spare().saturating_sub(self.unknown());
         whole.closed_for = self.closings().get(at).copied();
         (!whole.holders.is_empty() || whole.closed_for.is_some()).then_some(whole)
@@ -148,7 +149,7 @@ impl Views {
 }
 
 impl Nodes {
-    /// Asks all nodes. Those that did not answer are counted, as they may hold anything.
+    /// Sends `question` to all nodes; returns the answers and the number of silent nodes.
     pub(crate) async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         (patience, wait): (Duration, Wait),
@@ -182,7 +183,7 @@ impl Nodes {
             return Err(self.too_few(answers.len(), "answered", errors));
         }
         if !round.is_over() {
-            // A node that is gone is noticed though nobody waits for it.
+            // Finishing in the background records which nodes are gone.
             tokio::spawn(round.finish());
         }
         let silent = self.count().saturating_sub(answers.len());
@@ -215,14 +216,13 @@ impl Nodes {
         Ok(views.put_together(self, key))
     }
 
-    /// What a node shows, but for what it granted to a try of this process: who asks in whose way
-    /// they are is not in their own.
+    /// A node's entry without grants to tries of this process: those are the caller's own.
     fn without_tries(&self, node: usize, mut info: LockInfo) -> LockInfo {
         info.holders.retain(|holder| !self.tokens.is_try(node, holder.fence));
         info
     }
 
-    /// What each node has stored, below its name.
+    /// The stored entry of each node, below the node's name.
     pub(crate) async fn raw(
         self: &Arc<Self>,
         request: &RawRequest,
@@ -264,7 +264,7 @@ impl Nodes {
         request: &ListRequest,
         within: Duration,
     ) -> Result<Listing> {
-        // A node that is gone is waited for only where it decides.
+        // Waits for a missing node only if its answer decides.
         let (listing, decided) = self.list_of(request, (within, Wait::Most)).await?;
         if decided {
             return Ok(listing);
@@ -272,14 +272,14 @@ impl Nodes {
         Ok(self.list_of(request, (within, Wait::All)).await?.0)
     }
 
-    /// What these nodes list, and whether the others could not change it.
+    /// The list as these nodes show it, and whether the others can't change it.
     async fn list_of(
         self: &Arc<Self>,
         request: &ListRequest,
         how: (Duration, Wait),
     ) -> Result<(Listing, bool)> {
         let request = request.clone();
-        // A list may be long, and its caller knows how long it may take.
+        // A list may be long, so it gets all of the caller's time.
         let (answers, silent) = self
             .look(how, move |store, within| {
                 let request = request.clone();

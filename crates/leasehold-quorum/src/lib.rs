@@ -1,12 +1,14 @@
 //! One lock store made of several independent ones: [`QuorumStore`].
 //!
-//! A lease is held while a majority of the nodes holds it. Nodes share nothing, so no fail-over of
-//! one of them can give a lease away, and fewer than half of them may be gone at any time. The
-//! algorithm is Redlock's (the Redis documentation, "Distributed locks with Redis"), with what it
-//! was found to lack: fences that grow strictly, nodes that count only once they are sure to
-//! remember every lease, and undoing that can't hit a later attempt, since each has a token of its own.
+//! A lease is held while a majority of the nodes holds it. The nodes are independent, so a
+//! fail-over of one node can't hand a lease to another holder. Fewer than half of the nodes may be
+//! gone at any time.
 //!
-//! This crate knows stores, not servers: nodes may be of any sort, and of several.
+//! The algorithm is Redlock's (the Redis documentation, "Distributed locks with Redis"), with three
+//! additions. Fencing tokens grow strictly. A node's vote counts only if it surely remembers every
+//! lease. Each attempt has its own token, so that undoing one can't hit a later one.
+//!
+//! This crate uses stores through their common trait, so the nodes may be of different kinds.
 
 mod acquire;
 mod attempt;

@@ -14,7 +14,8 @@ use crate::inspect::GRACE;
 use crate::nodes::majority;
 use crate::round::{Round, check_runtime};
 
-/// As many appends as may be under way to a node. One that has so many gets no more until it answers.
+/// How many appends may be under way to a node. A node with this many gets no more until it
+/// answers.
 const UNDER_WAY: usize = 32;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ struct NodeLog {
 }
 
 impl QuorumLog {
-    /// Those of these nodes, if any has one.
+    /// The quorum's log, if any node has one.
     pub(crate) fn of(logs: Vec<Arc<dyn LockLog>>) -> Option<Arc<dyn LockLog>> {
         let room = || Arc::new(Semaphore::new(UNDER_WAY));
         let logs: Vec<_> = logs.into_iter().map(|log| NodeLog { log, room: room() }).collect();
@@ -46,8 +47,8 @@ impl LockLog for QuorumLog {
         self.logs.iter().map(|node| node.log.keeps()).max().unwrap_or_default()
     }
 
-    /// An event counts as written that one node has: it is for people, and none depends on it.
-    /// Nobody waits for more than a majority; the others get it in the background.
+    /// An event counts as written once one node has it, since it is for people only. The caller
+    /// waits for a majority; other nodes get the event in the background.
     fn append<'a>(
         &'a self,
         entries: &'a [LogEntry],
@@ -84,9 +85,9 @@ impl LockLog for QuorumLog {
         })
     }
 
-    /// What any node has, each event once, with the earliest time of the nodes that have it.
+    /// The events of all nodes, each once, with its earliest time.
     ///
-    /// Nodes that are slower than a majority have as long again.
+    /// Nodes slower than a majority have as long again.
     fn read<'a>(
         &'a self,
         key: &'a Key,
@@ -127,7 +128,7 @@ impl LockLog for QuorumLog {
                 return Err(failed.unwrap_or_else(nobody));
             }
             let mut entries: Vec<LogEntry> = found.into_values().collect();
-            // Those of one client keep their order whatever the clocks of the nodes are.
+            // The events of one client keep their order even if the nodes' clocks differ.
             settle_log(&mut entries);
             entries.sort_by_key(|entry| (entry.at, entry.id));
             let before = entries.len().saturating_sub(last);
@@ -183,7 +184,7 @@ mod tests {
         let entries = log.read(&key, 10, within).await.unwrap();
         assert_eq!(entries.len(), 1);
         assert!(begin.elapsed() < within);
-        // Longer than any node has room for.
+        // More than may be under way to a node.
         for _ in 0..UNDER_WAY * 2 {
             log.append(&entries, within).await.unwrap();
         }

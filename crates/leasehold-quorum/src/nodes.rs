@@ -1,4 +1,4 @@
-//! The nodes, how each is asked, and what a majority of them is.
+//! Sends requests to the nodes, and defines their majority.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::debts::Debts;
 use crate::pace::Pace;
 use crate::tokens::Tokens;
 
-/// The least time that a node is given, however short the lease.
+/// The least time for a node to answer, however short the lease.
 pub(crate) const PATIENCE_MIN: Duration = Duration::from_millis(100);
 
 /// All that the operations share.
@@ -28,17 +28,16 @@ pub(crate) struct Nodes {
     pub(crate) tokens: Arc<Tokens>,
     /// How each node answers.
     pub(crate) paces: Vec<Arc<Pace>>,
-    /// What each node was to give up and could not be told.
+    /// Undoings that did not reach each node.
     pub(crate) debts: Vec<Arc<Debts>>,
 }
 
 impl Nodes {
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.stores.len()
     }
 
-    /// How many of all that were configured make a majority, whoever can be reached.
+    /// The majority of all configured nodes, reachable or not.
     pub(crate) fn majority(&self) -> usize {
         #[cfg(leasehold_planted)]
         if leasehold_core::planted::is(leasehold_core::planted::Fault::MinorityIsEnough) {
@@ -47,7 +46,7 @@ impl Nodes {
         majority(self.count())
     }
 
-    /// How many can be missing.
+    /// How many nodes can be missing.
     pub(crate) fn spare(&self) -> usize {
         self.count().saturating_sub(self.majority())
     }
@@ -65,12 +64,13 @@ impl Nodes {
         self.node_timeout.min(within.checked_div(rounds).unwrap_or(within))
     }
 
-    /// The same for a lease that must not have run out before it is there.
+    /// As [`patience`](Self::patience), for a new lease, which must not expire before its grant
+    /// arrives.
     pub(crate) fn patience_for(&self, ttl: Ttl, within: Duration) -> Duration {
         self.patience(within, 3).min(ttl.part(4).max(PATIENCE_MIN))
     }
 
-    /// Refuses a lease that would outlast the time for which a restarted node is kept out.
+    /// Refuses a lease longer than the warm-up of a restarted node.
     pub(crate) fn check_ttl(&self, ttl: Ttl) -> Result<(), Error> {
         if ttl <= self.max_ttl || self.keep_leases {
             return Ok(());
@@ -85,8 +85,8 @@ impl Nodes {
         ))
     }
 
-    /// Asks a node. It is to keep to `patience` by itself; one that does not is left after some
-    /// more of it.
+    /// Sends a request to a node. The node's store should keep to `patience`; the wait ends a
+    /// little later in any case.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         node: usize,
@@ -118,8 +118,8 @@ impl Nodes {
         }
     }
 
-    /// Asks whether a node surely remembers every lease that may still run. The error of one that
-    /// is too young says when it counts.
+    /// Asks whether a node surely remembers every lease that may still run. If it is warming up,
+    /// the error says when it counts.
     pub(crate) fn ask_age(
         &self,
         node: usize,
@@ -141,10 +141,10 @@ impl Nodes {
         }
     }
 
-    /// The error when too few nodes could do what was asked.
+    /// The error when too few nodes carried out the request.
     pub(crate) fn too_few(&self, did: usize, what: &str, errors: Vec<Error>) -> Error {
         let final_kinds = errors.iter().filter(|error| !error.passes());
-        // Waiting helps as long as the nodes that can't be helped are few enough to be spared.
+        // Retrying can help while the nodes with permanent errors can be spared.
         let kind = if final_kinds.clone().count() > self.spare() {
             final_kinds.map(Error::kind).next()
         } else {
@@ -165,7 +165,7 @@ impl Nodes {
         .at_nodes(errors)
     }
 
-    /// Until when a lease holds at least that was asked for at `sent_at`.
+    /// The earliest end of a lease that was requested at `sent_at`.
     pub(crate) fn holds_until(sent_at: Moment, ttl: Ttl) -> Moment {
         sent_at
             .saturating_add(ttl.duration())

@@ -1,4 +1,4 @@
-//! Requests a release from a holder, or takes its lease away, for an operator.
+//! Requests a release from a holder, or force-releases its lease, for an operator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Nodes {
                 Err(error) => errors.push(error),
             }
         }
-        // One node is enough: whoever renews hears all of them.
+        // One node is enough: a renewal reads the answers of all of them.
         match (asked, errors.is_empty()) {
             (true, _) => Ok(Ask::Asked { holders: 1 }),
             (false, true) => Ok(Ask::NotHeld),
@@ -60,7 +60,7 @@ impl Nodes {
         let views = self.views(&request.key, (patience, Wait::All)).await?;
         let Some(lease) = views.lease(self) else { return Ok(ForceRelease::NotHeld) };
         let named = lease.has(request.fence);
-        // The fences of a block that a holder hands on are known to the nodes alone.
+        // If a holder hands off within its block of fences, only the nodes know the new fence.
         let mut round = Round::new();
         for (node, fence) in &lease.at {
             let fence = if named { *fence } else { request.fence };

@@ -1,4 +1,4 @@
-//! Remembers how a node answers: whether, and how quickly.
+//! Remembers whether and how quickly a node answers.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use leasehold_core::{Error, Store};
 
-/// The least time that a node is waited for when it is known how quickly it answers.
+/// The least time to wait for a node whose usual time is known.
 const MIN: Duration = Duration::from_millis(20);
 
-/// What is known of one node from its answers.
+/// One node's last answers.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Whether the last answer was an error, which was told then.
+    /// Whether the last answer was an error, which was then logged.
     failing: AtomicBool,
-    /// What the slowest of the last answers took, in microseconds; 0 before the first one.
+    /// The slowest of the last answers in microseconds, slowly forgotten; 0 before the first.
     usual: AtomicU64,
 }
 
 impl Pace {
-    /// Takes an answer in, and logs when a node begins to fail and when it answers again: a
-    /// majority without it hides that. Says whether it is back.
+    /// Records an answer; returns whether the node is back after a failure. Logs when a node begins
+    /// to fail and when it answers again, since a majority without it would hide that.
     pub(crate) fn answered(
         &self,
         store: &dyn Store,
@@ -48,8 +48,8 @@ impl Pace {
         was_failing && error.is_none()
     }
 
-    /// How long to wait for an answer that only might help: twice what the node takes, little when
-    /// it fails, and all of `patience` when nothing is known of it.
+    /// How long to wait for an answer that only might help. It is twice the node's usual time,
+    /// little if the node is failing, and all of `patience` for a new node.
     pub(crate) fn allowance(&self, patience: Duration) -> Duration {
         if self.failing.load(Ordering::Relaxed) {
             return MIN.min(patience);

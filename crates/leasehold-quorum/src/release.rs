@@ -1,4 +1,4 @@
-//! Releases a lease at all nodes, whatever some of them say.
+//! Releases a lease at all nodes, whatever some of them answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::debts::Undoing;
 use crate::nodes::Nodes;
 use crate::round::Round;
 
-/// What the nodes said to a release.
+/// The nodes' answers to a release.
 #[derive(Default)]
 struct Said {
     released: usize,
@@ -79,7 +79,7 @@ impl Nodes {
         if *not_held > spare {
             return Some(Release::NotHeld);
         }
-        // A majority saw nobody since, though it was over at some nodes before.
+        // A majority has not granted the lock since, though the lease had expired at some nodes.
         let nobody_since = released.saturating_add(*late).saturating_add(*still_held);
         (all && nobody_since >= majority).then_some(Release::Late)
     }
@@ -112,7 +112,7 @@ impl Nodes {
                 None if released.saturating_add(not_held) < self.majority() => {
                     break Err(self.too_few(released, "gave it up", errors));
                 }
-                // What is left of a lease at a few nodes is no lease.
+                // The rest of a lease at a minority is not a lease.
                 None if released.saturating_add(errors.len()) >= self.majority() => {
                     break Ok(Leave::Released);
                 }
@@ -124,7 +124,7 @@ impl Nodes {
     }
 }
 
-/// Lets requests go on that nobody waits for any more.
+/// Lets the remaining requests finish in the background.
 fn go_on<T: Send + 'static>(round: Round<T>) {
     if !round.is_over() {
         tokio::spawn(round.finish());

@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::nodes::Nodes;
 use crate::round::Round;
 
-/// How much longer than the majority a node may take before it is not healed this time.
+/// How much longer than the majority a node may take at least to be healed by this renewal.
 const LINGER_MIN: Duration = Duration::from_millis(20);
-/// Healings on their way at a time.
+/// How many leases are healed at the same time.
 const HEALINGS: usize = 64;
 
-/// What the nodes said to one renewal.
+/// The nodes' answers to one renewal.
 #[derive(Default)]
 struct Said {
     renewed: Vec<usize>,
@@ -60,7 +60,7 @@ impl Said {
         if not_held.len() > nodes.spare() {
             return Some(Renew::NotHeld);
         }
-        // Late only if a majority can say that nobody came since.
+        // Late requires a majority that has not granted the lock since.
         if renewed.len().saturating_add(late.len()) >= nodes.majority() {
             return Some(Renew::Late);
         }
@@ -79,7 +79,7 @@ impl Nodes {
         requests: &[RenewRequest],
         within: Duration,
     ) -> Vec<Result<Renew>> {
-        // A renewal can't be longer than what a restarted node is kept out for, either.
+        // A renewed lease must not outlast the warm-up of a restarted node, either.
         let fitting: Vec<RenewRequest> =
             requests.iter().filter(|one| self.check_ttl(one.ttl).is_ok()).cloned().collect();
         let mut answers = self.renew_fitting(fitting, within).await.into_iter();
@@ -131,7 +131,7 @@ impl Nodes {
                     said.iter_mut().for_each(|said| said.errors.push(error.clone()));
                 }
             }
-            // Slower nodes are waited for a little: what they lack can be healed then.
+            // Waits a little for slower nodes, so that they can be healed as well.
             if linger.is_none() && said.iter().all(|said| said.decide(self, false).is_some()) {
                 let took = started.elapsed();
                 linger = Instant::now().checked_add(took.saturating_mul(2).max(LINGER_MIN));
@@ -146,7 +146,8 @@ impl Nodes {
             if said.renewed.len() >= self.majority() {
                 let until = Self::holds_until(sent_at, request.ttl);
                 if request.successor.is_some() {
-                    // What is still on its way for the spent token would grant it anew somewhere.
+                    // Otherwise a request still under way for the spent token would grant it again
+                    // at some node.
                     self.end(request.token).await;
                 }
                 self.tokens.renewed(
@@ -165,11 +166,12 @@ impl Nodes {
         answers.collect()
     }
 
-    /// Takes leases that a majority holds at the nodes that lack them: those that were away when
-    /// it was granted, were restarted, or lost it to somebody who got no majority.
+    /// Acquires leases that a majority holds at the nodes that lack them. Those nodes were away at
+    /// the grant, were restarted, or lost the lease to an unsuccessful contender.
     ///
-    /// Safe, since the majority keeps everybody else out meanwhile, and it counts for nothing until
-    /// the next renewal. A healed node has fences of its own for the lease, above the lease's.
+    /// This is safe: the majority excludes all other contenders meanwhile, and the healed node
+    /// counts only from the next renewal on. It has its own fences for the lease, above the
+    /// lease's.
     async fn heal(self: &Arc<Self>, said: &[Said], requests: &[RenewRequest], patience: Duration) {
         let mut healings = Vec::new();
         for (said, request) in said.iter().zip(requests) {
@@ -216,7 +218,7 @@ impl Nodes {
             Box::pin(async move { store.inspect(&key, within).await })
                 as BoxFuture<'_, Result<Option<LockInfo>>>
         });
-        // The only holder there is ours: it renewed our exclusive lease a moment ago.
+        // The only holder there is this lease: the node renewed its exclusive lease a moment ago.
         let Ok(Some(info)) = looked.await else { return };
         let Some(holder) = info.holders.into_iter().next() else { return };
         if holder.mode != Mode::Exclusive {

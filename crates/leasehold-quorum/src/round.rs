@@ -6,11 +6,11 @@ use std::task::Poll;
 
 use leasehold_core::{BoxFuture, Error, ErrorKind, Result};
 
-/// Questions on their way, and the answers that came.
+/// Requests under way, and the answers so far.
 ///
-/// All are set going at once, before the first answer is given out: a majority that answers
-/// quickly must not keep the others from being asked. There are few nodes, so whichever answers,
-/// all are looked at. Dropping it drops what is on its way.
+/// All requests are started before the first answer is returned: a quick majority must not keep the
+/// others from being sent. There are only a few nodes, so every wake-up polls all of them. Dropping
+/// it drops the requests under way.
 pub(crate) struct Round<T> {
     asked: Vec<(usize, BoxFuture<'static, T>)>,
     answered: VecDeque<(usize, T)>,
@@ -21,12 +21,12 @@ impl<T> Round<T> {
         Self { asked: Vec::new(), answered: VecDeque::new() }
     }
 
-    /// Asks a node one more thing.
+    /// Adds a request to a node.
     pub(crate) fn ask(&mut self, node: usize, question: impl Future<Output = T> + Send + 'static) {
         self.asked.push((node, Box::pin(question)));
     }
 
-    /// The next answer, and whose it is; `None` when all have come. Cancel safe.
+    /// The next answer and its node; `None` after the last one. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
         let Self { asked, answered } = self;
         poll_fn(|cx| {
@@ -46,23 +46,23 @@ impl<T> Round<T> {
         .await
     }
 
-    /// Whether an answer is there already.
+    /// Whether an answer is waiting.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answered.is_empty()
     }
 
-    /// Whether nothing is on its way and no answer waits.
+    /// Whether all answers have come and been returned.
     pub(crate) fn is_over(&self) -> bool {
         self.asked.is_empty() && self.answered.is_empty()
     }
 
-    /// Waits for all that is on its way and forgets the answers.
+    /// Waits for all requests under way and discards their answers.
     pub(crate) async fn finish(mut self) {
         while self.next().await.is_some() {}
     }
 }
 
-/// Every round needs timers, and tasks for what goes on after it.
+/// Every round needs timers, and tasks that outlast it.
 pub(crate) fn check_runtime() -> Result<()> {
     let misuse = |_| Error::new(ErrorKind::Misuse, "a quorum works inside a tokio runtime only");
     tokio::runtime::Handle::try_current().map(drop).map_err(misuse)

@@ -1,4 +1,4 @@
-//! The [`QuorumStore`]: a store whose decisions need a majority of its nodes.
+//! The [`QuorumStore`]: a store in which a majority of its nodes decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,42 +16,45 @@ use crate::log::QuorumLog;
 use crate::nodes::Nodes;
 use crate::round::check_runtime;
 
-/// A store that consists of several independent ones, its nodes: what a majority of them says
-/// holds. Clones share what they know.
+/// A store that consists of several independent stores, its nodes. What a majority of them answers
+/// counts. Clones share their state.
 ///
 /// # Guarantees
 ///
-/// While a lease is held, at least a majority of the nodes holds it, so nobody else can get a
-/// majority; this stays so while fewer than half of the nodes are gone, paused, cut off or
-/// restarted empty within one [longest ttl](QuorumStoreBuilder::max_ttl). Nodes must not be
-/// replicas of one another, and their clocks must run at the same rate, not show the same time.
+/// While a lease is held, a majority of the nodes holds it, so other contenders can't get a
+/// majority. This holds while fewer than half of the nodes are gone, paused, cut off or restarted
+/// empty within one [longest ttl](QuorumStoreBuilder::max_ttl). Nodes must not be replicas of one
+/// another. Their clocks must run at the same rate, but need not show the same time.
 ///
-/// Fences grow strictly: a lease gets the highest that any of its nodes granted, and a majority of
-/// the nodes takes it over before it is told. If nodes forget their data, their clocks must be
-/// less than the longest ttl apart for that.
+/// Fencing tokens grow strictly: a lease gets the highest that any of its nodes granted, and a
+/// majority takes it over before the caller gets it. If nodes forget their data, this also needs
+/// clocks that are less than the longest ttl apart.
 ///
 /// # Costs
 ///
-/// Two rounds of requests for an acquisition and one for everything else, to all nodes at once. A
-/// majority of answers is enough; who is slower delays nothing as long as it is a minority.
+/// An acquisition takes two rounds of requests, everything else one, to all nodes at once. A
+/// majority of answers is enough, so a slow minority delays nothing.
 ///
 /// # What it can't do
 ///
-/// Nodes have lines of their own, but together they have none: waiters ask again after pauses of
-/// random length. An acquisition is one try, and says [`Busy::contended`](leasehold_core::Busy::contended)
-/// where nobody got a majority. Only exclusive leases can be had. Semaphores can't be done by majorities:
-/// of three nodes with two permits each, the pairs 1+2, 2+3 and 3+1 let in three holders. Shared
-/// leases could, but their fences could not be told apart.
+/// Each node has its own queue, but the nodes have no common one. Waiters retry after random
+/// pauses. An acquisition is one try, and returns
+/// [`Busy::contended`](leasehold_core::Busy::contended) if no contender got a majority.
+///
+/// Only exclusive leases are supported. Majorities can't keep semaphores: of three nodes with two
+/// permits each, the pairs 1+2, 2+3 and 3+1 let in three holders. They could keep shared leases,
+/// but two of those could get the same fences.
 ///
 /// # Time
 ///
-/// Each operation is bounded by the time its caller gives, and each request to a node by the
-/// [node time-out](QuorumStoreBuilder::node_timeout). It needs a tokio runtime with timers.
+/// The caller's time bounds each operation, and the
+/// [node timeout](QuorumStoreBuilder::node_timeout) each request to a node. It needs a tokio
+/// runtime with timers.
 ///
 /// # Cancel safety
 ///
-/// Dropping a future leaves open which nodes carried the operation out, as for any store; a
-/// `leave` with the same token gives up all of it. A token that was given up is not to be asked for again.
+/// As with any store, after a dropped future it is unknown which nodes carried the operation out.
+/// A `leave` with the same token abandons all of it. Don't request an abandoned token again.
 #[derive(Clone, Debug)]
 pub struct QuorumStore {
     pub(crate) nodes: Arc<Nodes>,
@@ -72,20 +75,20 @@ impl QuorumStore {
         QuorumStoreBuilder::new(nodes)
     }
 
-    /// Makes sure that a majority of the nodes answers.
+    /// Checks that a majority of the nodes answers.
     ///
     /// # Cost
     ///
-    /// One round trip to each node, of which it waits for a majority; none takes longer than the [node
-    /// time-out](QuorumStoreBuilder::node_timeout), and all together `within`.
+    /// One round trip to each node; it waits for a majority. No request takes longer than the [node
+    /// timeout](QuorumStoreBuilder::node_timeout), and all together at most `within`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when too few answer, and what they say when all say the same.
+    /// [`ErrorKind::Unavailable`] if too few nodes answer, or the nodes' own kind if they agree.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is changed.
+    /// Cancel safe: it only reads.
     pub async fn reach(&self, within: Duration) -> Result<()> {
         let any = Key::new("leasehold")?;
         let answer = asked(self.nodes.inspect(&any, within)).await;
@@ -101,7 +104,7 @@ impl QuorumStore {
     }
 }
 
-/// The answer to a question, where it can be asked.
+/// Awaits a request, inside a tokio runtime.
 async fn asked<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
     check_runtime()?;
     question.await
@@ -240,7 +243,7 @@ impl Store for QuorumStore {
         Box::pin(std::future::ready(Err(self.unsupported(why, "listen"))))
     }
 
-    /// Its memory is that of its nodes, each of which it asks when it counts its votes.
+    /// A quorum remembers what its nodes remember, and asks each of them as it counts the votes.
     fn remembers_for(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -263,7 +266,8 @@ impl Store for QuorumStore {
         })
     }
 
-    /// Of the nodes that need one; what this process knows of its leases is shared.
+    /// Separate stores for the nodes that need one; what this process knows of its leases is
+    /// shared.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         let own: Vec<_> = self.nodes.stores.iter().map(|node| node.separate()).collect();
         if own.iter().all(Option::is_none) {
@@ -279,7 +283,7 @@ impl Store for QuorumStore {
         QuorumLog::of(self.nodes.stores.iter().filter_map(|node| node.log()).collect())
     }
 
-    /// Also of nodes that are all on this machine: they need not have been copied with it.
+    /// Fresh even if all nodes are on this machine: a copy of the machine may lack copies of them.
     fn token(&self) -> Result<Token> {
         Token::generate()
     }

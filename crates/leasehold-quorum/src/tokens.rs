@@ -1,7 +1,7 @@
-//! Remembers what each token that this process sent was granted, and which are ended.
+//! Remembers what each token of this process was granted, and which tokens have ended.
 //!
-//! What undoes a try (`leave`, `release`) may be on its way for longer than anybody waits, and arrive
-//! after a copy of it was answered. So a token that was given up is never asked for again.
+//! The undoing of a try (`leave`, `release`) may be under way for a long time, and a second copy
+//! may arrive after the first was answered. So an abandoned token is never requested again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use std::time::Duration;
 use leasehold_core::{Fence, FenceBlock, Moment, Token};
 use tokio::task::JoinHandle;
 
-/// For how long a token is remembered that was not seen any more.
+/// How long an unused token is remembered.
 const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
-/// How many tokens there may be before old ones are looked for.
+/// How many tokens are kept before old ones are removed.
 const SWEEP_ABOVE: usize = 1_024;
 
 #[derive(Debug, Default)]
@@ -23,8 +23,7 @@ pub(crate) struct Tokens {
 #[derive(Debug, Default)]
 struct Pages {
     tokens: HashMap<Token, Page>,
-    /// The fences of all that nodes granted to tries of this process which have no majority, or
-    /// had none and are not undone everywhere.
+    /// The fences of this process's tries without a majority, until they are undone everywhere.
     tried: HashSet<(usize, Fence)>,
     sweep_at: usize,
 }
@@ -33,13 +32,13 @@ struct Pages {
 struct Page {
     /// One acquisition at a time for each token.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// What was granted, and until when it holds at least.
+    /// The fences granted, and the earliest end of the lease.
     granted: Option<(FenceBlock, Moment)>,
-    /// How many undoings are on their way, or owed.
+    /// How many undoings are under way, or owed.
     undoings: u32,
-    /// What nodes granted to a try that has no majority.
+    /// The fences that nodes granted to a try without a majority.
     tried: Vec<(usize, Fence)>,
-    /// What brings a granted lease to the nodes that lack it.
+    /// The task that brings a granted lease to the nodes that lack it.
     completion: Option<JoinHandle<()>>,
     touched: Moment,
 }
@@ -73,14 +72,14 @@ impl Tokens {
         self.page(token, now, |page| Arc::clone(&page.turn))
     }
 
-    /// What the token was granted, if that still holds for sure.
+    /// The fences granted to the token, if its lease surely still holds.
     pub(crate) fn granted(&self, token: Token, now: Moment) -> Option<FenceBlock> {
         let pages = self.pages();
         let (fences, until) = pages.tokens.get(&token)?.granted?;
         (until > now).then_some(fences)
     }
 
-    /// Enters a grant, and what brings it to the nodes that lack it.
+    /// Records a grant, and the task that brings it to the nodes that lack it.
     pub(crate) fn enter(
         &self,
         token: Token,
@@ -90,7 +89,7 @@ impl Tokens {
     ) {
         self.page(token, now, |page| {
             page.granted = Some((fences, until));
-            // An earlier one would put back how often the lease was held then.
+            // The earlier task would reset the count of holds.
             if let Some(earlier) = std::mem::replace(&mut page.completion, completion) {
                 earlier.abort();
             }
@@ -98,14 +97,15 @@ impl Tokens {
         self.is_lease(token);
     }
 
-    /// Enters what a node granted to a try that has no majority yet.
+    /// Records what a node granted to a try without a majority so far.
     pub(crate) fn tried(&self, token: Token, now: Moment, node: usize, fences: FenceBlock) {
         let one = (node, fences.first());
         self.page(token, now, |page| page.tried.push(one));
         self.pages().tried.insert(one);
     }
 
-    /// Whether what a node shows is a try of this process, which is in nobody else's way for long.
+    /// Whether a holder that a node shows is a try of this process, which soon ends or becomes a
+    /// lease.
     pub(crate) fn is_try(&self, node: usize, fence: Fence) -> bool {
         self.pages().tried.contains(&(node, fence))
     }
@@ -124,8 +124,7 @@ impl Tokens {
         }
     }
 
-    /// Enters that a grant was renewed, and may have been made shorter. What this process did not
-    /// acquire is not entered.
+    /// Records that a grant was renewed, and possibly shortened. Ignores grants of other processes.
     pub(crate) fn renewed(
         &self,
         token: Token,
@@ -141,24 +140,24 @@ impl Tokens {
                 *fences = grant.0;
                 *until = if shorter { grant.1 } else { grant.1.max(*until) };
             }
-            // It would take the lease for the former length.
+            // The task would acquire the lease for the former length.
             if shorter && let Some(completion) = page.completion.take() {
                 completion.abort();
             }
         }
     }
 
-    /// Whether it is being given up.
+    /// Whether the token is being abandoned.
     pub(crate) fn is_given_up(&self, token: Token) -> bool {
         self.pages().tokens.get(&token).is_some_and(|page| page.undoings > 0)
     }
 
-    /// Enters that an undoing goes to a node, before it does.
+    /// Records an undoing, before it is sent to a node.
     pub(crate) fn undoing(&self, token: Token, now: Moment) {
         self.page(token, now, |page| page.undoings = page.undoings.saturating_add(1));
     }
 
-    /// Enters that an undoing is over: this node has answered it, or nothing more is sent.
+    /// Records the end of an undoing: this node has answered it, or nothing more is sent.
     pub(crate) fn undone(&self, token: Token, answered: Option<usize>) {
         if let Some(page) = self.pages().tokens.get_mut(&token) {
             page.undoings = page.undoings.saturating_sub(1);
@@ -169,13 +168,13 @@ impl Tokens {
         self.forget(token);
     }
 
-    /// What nodes show for a token is a lease, and no try any more.
+    /// From now on the nodes show a lease of this token, instead of a try.
     pub(crate) fn is_lease(&self, token: Token) {
         self.forget_tries(token, |_| true);
     }
 
-    /// Ends a grant. Says until when it held, and what was to bring it to other nodes: that may send more until it has
-    /// ended as well.
+    /// Ends a grant. Returns how long it held, and the aborted task that was bringing it to other
+    /// nodes. That task may still send a request until it ends.
     pub(crate) fn end(&self, token: Token) -> (Option<Moment>, Option<JoinHandle<()>>) {
         let mut pages = self.pages();
         let Some(page) = pages.tokens.get_mut(&token) else { return (None, None) };
@@ -186,7 +185,7 @@ impl Tokens {
         (page.granted.take().map(|(_, until)| until), completion)
     }
 
-    /// Forgets a token about which there is nothing to know.
+    /// Forgets a token whose grants and undoings have ended.
     pub(crate) fn forget(&self, token: Token) {
         let mut pages = self.pages();
         let idle = pages.tokens.get(&token).is_some_and(|page| {

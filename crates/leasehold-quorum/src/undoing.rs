@@ -1,8 +1,8 @@
-//! Releases at the nodes whatever a token may have there.
+//! Releases at the nodes anything that a token may have there.
 //!
-//! A node that can't be reached owes the undoing: what it holds would be in everybody's way until
-//! its lease ends, and with another node gone, nobody could take the lock. So it is sent again once
-//! the node is back.
+//! A node that can't be reached owes the undoing, which is sent again once the node is back. What
+//! it holds would otherwise block all contenders until its lease expires. With another node gone,
+//! the lock would then be unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,18 @@ use crate::debts::{Collecting, Debts, OWED_MAX, Owed, Undoing};
 use crate::nodes::Nodes;
 use crate::round::Round;
 
-/// How many are sent to a node at a time once it answers.
+/// How many undoings are sent to an answering node at a time.
 const BATCH: usize = 32;
-/// How often a node that owes something is tried, at first and later. One that answers to anything
-/// else is tried at once.
+/// How often a node with debts is tried, at first and later. If it answers another request, it is
+/// tried at once.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 const TRY_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How long a task that was told to end may go on with what it does.
+/// How long an aborted task may take to end.
 const ENDS_WITHIN: Duration = Duration::from_millis(250);
 
 impl Nodes {
-    /// Sends a node what ends a lease there by `until`, and sends it again when the node could not be reached.
+    /// Sends a node the request that ends a lease, and sends it again if the node could not be
+    /// reached. At `until` the lease has expired there.
     pub(crate) fn undo_at<T: Send + 'static>(
         self: &Arc<Self>,
         node: usize,
@@ -44,18 +45,19 @@ impl Nodes {
         }
     }
 
-    /// Ends a grant: nothing is sent for it from then on. Says until when it held.
+    /// Ends a grant, so that nothing more is sent for it. Returns how long it held.
     pub(crate) async fn end(&self, token: Token) -> Option<Moment> {
         let (until, completion) = self.tokens.end(token);
         if let Some(completion) = completion {
-            // It may be in the middle of a request. Where nobody drives its runtime, it sends nothing either.
+            // It may be in the middle of a request. If its runtime is stopped, it does not end but
+            // also sends nothing.
             let _elapsed = timeout(ENDS_WITHIN, completion).await;
         }
         until
     }
 
-    /// Sends all nodes what ends a lease, also those that may never have had it: a request that
-    /// was not answered may have been carried out. Nothing that asks for it is sent after that.
+    /// Sends all nodes the request that ends a lease. It includes nodes that did not answer, since
+    /// they may have carried out the acquisition. No acquisition of the lease is sent after it.
     pub(crate) async fn undo_everywhere<T: Send + 'static>(
         self: &Arc<Self>,
         undoing: &Undoing,
@@ -71,7 +73,7 @@ impl Nodes {
         round
     }
 
-    /// Enters that a node owes an undoing, if there is room for that.
+    /// Records a node's debt, if there is room for it.
     fn owe(self: &Arc<Self>, node: usize, owed: Owed) -> bool {
         let Some(debts) = self.debts.get(node) else { return false };
         let mut list = debts.list();
@@ -80,14 +82,14 @@ impl Nodes {
             let over = |one: &Owed| one.until <= now;
             list.owed.retain(|one| !over(one));
         }
-        // The first ones are of the time when the node was there, and are likely to be needed.
+        // Keeps the oldest: the node was reachable then, so it probably holds those leases.
         if list.owed.len() >= OWED_MAX {
             return false;
         }
         list.owed.push_back(owed);
         let collecting = std::mem::replace(&mut list.collecting, true);
-        // A runtime that is shutting down drops the task where it is spawned, and so `Collecting`,
-        // which takes the list.
+        // Unlocked before spawning: a runtime that is shutting down drops the task at once, and
+        // `Collecting` then locks the list.
         drop(list);
         if !collecting {
             let collecting = Collecting::new(Arc::clone(debts));
@@ -96,14 +98,14 @@ impl Nodes {
         true
     }
 
-    /// Sends a node what it owes, until it owes nothing more.
+    /// Sends a node its debts until none are left.
     async fn collect(self: Arc<Self>, node: usize, mut collecting: Collecting) {
         let debts = Arc::clone(&collecting.debts);
         let mut pause = TRY_EVERY;
         let mut answers = false;
         loop {
             if !answers {
-                // Whether it is back or just tried for.
+                // Either the node is back, or it is time to try it.
                 let _elapsed = timeout(pause, debts.back.notified()).await;
                 pause = pause.saturating_mul(2).min(TRY_EVERY_MAX);
             }
@@ -121,7 +123,7 @@ impl Nodes {
         }
     }
 
-    /// The next ones that still undo anything.
+    /// The next debts with anything left to undo.
     fn due(&self, debts: &Debts, count: usize) -> Vec<Owed> {
         let now = self.now();
         let mut list = debts.list();
@@ -130,7 +132,7 @@ impl Nodes {
         list.owed.drain(..count).collect()
     }
 
-    /// Whether the node has answered to all of them; the others it still owes.
+    /// Sends some debts; returns whether the node has answered all. Unanswered ones stay owed.
     async fn collect_some(self: &Arc<Self>, node: usize, debts: &Debts, due: Vec<Owed>) -> bool {
         let mut round = Round::new();
         for one in due {
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
     use crate::store::QuorumStore;
 
-    /// So long that only a thread which hangs exceeds it.
+    /// Exceeded only by a thread that hangs.
     const LONG: Duration = Duration::from_secs(60);
 
     fn one_node() -> Arc<Nodes> {
@@ -196,7 +198,7 @@ mod tests {
         Owed { undoing: Undoing::Leave(Arc::new(request)), until: nodes.now().saturating_add(LONG) }
     }
 
-    /// Waits until the node owes nothing and nobody collects.
+    /// Waits until the node owes nothing and its collector has ended.
     async fn paid(nodes: &Nodes) {
         let is_paid = || {
             let list = nodes.debts[0].list();

@@ -9,16 +9,17 @@ use leasehold_core::OwnerName;
 use crate::net::Net;
 use crate::profile::Us;
 
-/// How long a lock may stay free, or held by nobody, while others wait and nothing is wrong.
+/// How long a lock may stay free, or with a holder that is gone, while others wait without faults.
 const IDLE_MAX: Us = 3_000_000;
-/// By how much one waiter may have come before another and still be served after it.
+/// How much earlier than another waiter one may arrive and still be served after it.
 const ORDER_SLACK: Us = 1_500_000;
-/// Those who share a lock are let in at once, and are told of it so long after each other.
+/// Sharers are let in together, but learn of it with up to this delay.
 const TOGETHER: Us = 200_000;
-/// For how many looks at a process that runs a loss may go untold; there is one in each step of a few milliseconds.
+/// In how many looks at a running process its lost lease may go unnoticed. One look comes with each
+/// step of a few milliseconds.
 const TOLD_WITHIN: u32 = 300;
 
-/// How long a job's period may be closed by a start that came to nothing.
+/// How long a start that failed may keep a job's period closed.
 const CLOSED_MAX: Us = 1_000_000;
 
 /// How a lock is held.
@@ -29,7 +30,7 @@ pub(crate) enum Mode {
     Permits { count: u32, limit: u32 },
 }
 
-/// Who does something: a process and its number in the order of those in its place.
+/// Who does something: a process, and its number among those that replaced each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Who {
     pub(crate) host: usize,
@@ -37,25 +38,25 @@ pub(crate) struct Who {
     pub(crate) task: usize,
 }
 
-/// A hold that somebody believes in.
+/// A hold as its holder believes in it.
 pub(crate) struct Belief {
     number: u64,
     who: Who,
     key: &'static str,
     mode: Mode,
-    /// Those of one group are one holder.
+    /// Holds of one group belong to one holder.
     group: u64,
     fence: u64,
     lease: HeldLease,
-    /// How often it was seen lost.
+    /// In how many looks it was lost.
     lost_looks: u32,
-    /// Whether its holder waits to be told of the loss.
+    /// Whether its holder listens for the loss.
     listens: bool,
-    /// Whether its holder was told.
+    /// Whether its holder was notified.
     told: bool,
-    /// Its holder is done with it.
+    /// The holder has ended it.
     over: bool,
-    /// And it is held no more.
+    /// It is no longer held.
     gone: bool,
 }
 
@@ -69,35 +70,35 @@ struct Wait {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Fences {
-    /// The last that was had alone.
+    /// The last fence of an exclusive hold.
     alone: u64,
-    /// The highest of all.
+    /// The highest fence of any hold.
     highest: u64,
 }
 
-/// What happened in a run.
+/// The record of a run.
 #[derive(Default)]
 pub(crate) struct Books {
     beliefs: Vec<Belief>,
     waits: BTreeMap<u64, Wait>,
-    /// Waits that another one passed, and until when they may still end.
+    /// Waits that another wait has overtaken, and by when they have to end.
     passed: Vec<(u64, Us, &'static str, String)>,
     fences: BTreeMap<&'static str, Fences>,
     forced: BTreeMap<String, Us>,
-    /// When the period of each job began at the earliest, and how long it is.
+    /// The earliest start of each job's period, and its length.
     periods: BTreeMap<&'static str, (Us, Us)>,
     next: u64,
-    /// Since when each lock had no holder.
+    /// Since when each lock has had no holder.
     idle_since: BTreeMap<&'static str, Us>,
     pub(crate) fault: Option<String>,
     pub(crate) grants: u64,
     pub(crate) calm_grants: u64,
     pub(crate) lost: u64,
-    /// How often a thousand futures were dropped and what came after them was judged.
+    /// How many floods of dropped futures were judged.
     pub(crate) floods: u64,
     pub(crate) known: BTreeMap<&'static str, u64>,
     pub(crate) closed: usize,
-    /// Whether all is well now, so that grants are counted apart.
+    /// Whether all faults are over. Grants from then on are counted separately.
     pub(crate) calm: bool,
     /// The end of the last fault, and the last death.
     pub(crate) last_fault: Us,
@@ -108,7 +109,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Writes down what happened.
+    /// Records an event.
     pub(crate) fn note(&mut self, at: Us, line: &str) {
         let mut whole = String::new();
         _ = write!(whole, "{:>11.6} s  {line}", to_seconds(at));
@@ -120,7 +121,7 @@ impl Books {
         }
     }
 
-    /// Something must not be.
+    /// Records a violation; the first one counts.
     pub(crate) fn accuse(&mut self, at: Us, what: &str, key: &str, why: &str) {
         if self.fault.is_none() {
             self.note(at, &format!("{what}: {key}: {why}"));
@@ -132,7 +133,7 @@ impl Books {
         self.forced.get(key).is_some_and(|until| at < *until)
     }
 
-    /// A lock was released by force: its holder may go on until its deadline, within `longest`.
+    /// A lock was force-released. Its holder may continue until its deadline, within `longest`.
     pub(crate) fn forced(&mut self, key: &str, at: Us, longest: Us) {
         self.note(at, &format!("{key} is released by force"));
         self.forced.insert(key.to_owned(), at + longest);
@@ -147,7 +148,7 @@ impl Books {
         self.next
     }
 
-    /// It waits no more. `in_order`: whether it was promised its turn, and got it.
+    /// The caller stops waiting. `in_order`: whether it was promised its turn, and got it.
     pub(crate) fn waited(&mut self, number: u64, in_order: bool, at: Us) {
         let Some(wait) = self.waits.remove(&number) else { return };
         let Who { host, life, task } = wait.who;
@@ -170,7 +171,7 @@ impl Books {
         }
     }
 
-    /// A lock was had.
+    /// A lock was granted.
     #[expect(clippy::too_many_arguments, reason = "all that is known of a grant")]
     pub(crate) fn granted(
         &mut self,
@@ -213,7 +214,7 @@ impl Books {
             self.beliefs.iter().any(|b| b.key == key && b.group == group && b.fence == fence);
         let fine =
             fence > last || fence == last && (continues || shared_group || mode == Mode::Shared);
-        // A hold in another's place may be over by the time at which its caller has it.
+        // A hold that replaces another may have ended by the time its caller gets it.
         if !fine && lease.is_held() && !self.is_forced(key, at) {
             let why = format!("host {host} got {fence} after {last} ({before:?})");
             self.accuse(at, "FENCES", key, &why);
@@ -242,7 +243,7 @@ impl Books {
         }
     }
 
-    /// A holder was told that its hold is lost.
+    /// A holder was notified of its loss.
     pub(crate) fn told(&mut self, number: u64, at: Us) {
         self.lost += 1;
         let Some(belief) = self.beliefs.iter_mut().find(|b| b.number == number) else { return };
@@ -255,7 +256,7 @@ impl Books {
         }
     }
 
-    /// A holder is done with its hold, or goes on with another in its place.
+    /// A holder ends its hold, or replaces it by another.
     pub(crate) fn ends(&mut self, number: u64, how: &str, at: Us) {
         let Some(index) = self.beliefs.iter().position(|b| b.number == number) else { return };
         let (key, fence, host) =
@@ -264,7 +265,7 @@ impl Books {
         self.note(at, &format!("host {host} ends {key}, fence {fence}: {how}"));
     }
 
-    /// A job was started that may be started once a period; it was asked for at `asked`.
+    /// A job that may start once a period was started; `asked` is when it requested that.
     pub(crate) fn started(
         &mut self,
         key: &'static str,
@@ -275,7 +276,7 @@ impl Books {
         if let Some((since, period)) = self.periods.get(key).copied()
             && at < since + period - period / 50
         {
-            // With another one that missed it, too few nodes may remember the period.
+            // If another node missed the start, too few nodes may remember the period.
             if net.has_forgotten_since(since) {
                 *self.known.entry("period that a node forgot").or_default() += 1;
                 self.periods.insert(key, (asked, period));
@@ -291,7 +292,7 @@ impl Books {
         self.periods.insert(key, (asked, period));
     }
 
-    /// The store has had a job's period closed `since` then, long after all is well.
+    /// The store has kept a job's period closed since `since`, long after all faults.
     pub(crate) fn closed_since(&mut self, key: &'static str, since: Us, at: Us) {
         let asks = self.waits.values().any(|wait| wait.key == key);
         let started = self.periods.get(key).is_some_and(|(asked, _)| asked + CLOSED_MAX > since);
@@ -302,30 +303,30 @@ impl Books {
         self.accuse(at, "LEFT BEHIND", key, &why);
     }
 
-    /// The job's period was opened again.
+    /// The job's period was reopened.
     pub(crate) fn reopened(&mut self, key: &'static str) {
         self.periods.remove(key);
     }
 
-    /// A process has ended without a word.
+    /// A process was killed.
     pub(crate) fn died(&mut self, host: usize, at: Us) {
         self.last_death = at;
         self.beliefs.retain(|belief| belief.who.host != host);
         self.waits.retain(|_, wait| wait.who.host != host);
     }
 
-    /// Whether anybody waits for a lock who can go on.
+    /// The earliest wait for a lock.
     fn waits_since(&self, key: &str) -> Option<Us> {
         self.waits.values().filter(|wait| wait.key == key).map(|wait| wait.since).min()
     }
 
-    /// Whether a task of the process that calls itself so waits for a lock.
+    /// Whether a task of the process with this name waits for a lock.
     pub(crate) fn is_waiting(&self, key: &str, owner: &OwnerName) -> bool {
         let name = |wait: &Wait| format!("host {}", wait.who.host);
         self.waits.values().any(|wait| wait.key == key && name(wait) == owner.as_str())
     }
 
-    /// Whether a hold with this fence is in the books.
+    /// Whether the record has a hold with this fence.
     fn has_fence(&self, fence: u64) -> bool {
         self.beliefs.iter().any(|belief| belief.fence == fence)
     }
@@ -334,7 +335,7 @@ impl Books {
         self.beliefs.iter().find(|belief| belief.key == key).map(|belief| belief.fence)
     }
 
-    /// Looks at all holds now. `runs` says whether a process runs, and lets its clock be read.
+    /// Checks all holds now. `runs` calls its argument on a process's clock, if that process runs.
     pub(crate) fn look(&mut self, at: Us, mut runs: impl FnMut(usize, &mut dyn FnMut()) -> bool) {
         let mut held: BTreeMap<&'static str, Vec<(u64, Mode, u64, usize)>> = BTreeMap::new();
         let mut faults: Vec<(&'static str, &'static str, String)> = Vec::new();
@@ -384,7 +385,7 @@ impl Books {
         }
     }
 
-    /// Looks for a waiter whose turn does not come, though all has been well `since`.
+    /// Looks for a waiter that is never served, though all faults have been over since `since`.
     pub(crate) fn look_for_progress(&mut self, at: Us, since: Us, longest: Us) {
         let late =
             self.waits.values().find(|wait| !wait.limited && wait.since.max(since) + longest < at);
@@ -395,8 +396,8 @@ impl Books {
         }
     }
 
-    /// Looks for a lock that stays free beside a waiter, also where deaths are all that went wrong: a dead
-    /// waiter is passed over once half of its window is gone.
+    /// Looks for a lock that stays free in spite of a waiter. Deaths may have happened: a dead
+    /// waiter is skipped after half of its heartbeat timeout.
     pub(crate) fn look_past_the_dead(&mut self, at: Us, key: &'static str, window: Us) {
         if self.beliefs.iter().any(|belief| belief.key == key) {
             self.idle_since.remove(key);
@@ -415,7 +416,7 @@ impl Books {
         }
     }
 
-    /// A lease that the store knows and nobody has, long after all is well.
+    /// The store has a lease or waiter without an owner, long after all faults.
     pub(crate) fn left_behind(&mut self, key: &'static str, fence: Option<u64>, at: Us) {
         if fence.is_some_and(|fence| self.has_fence(fence)) {
             return;
@@ -428,7 +429,7 @@ impl Books {
     }
 }
 
-/// Why these can't be held at once.
+/// Why these holds exclude each other, if they do.
 fn together(holds: &[(u64, Mode, u64, usize)]) -> Option<String> {
     let one_group = holds.iter().all(|(group, ..)| Some(*group) == holds.first().map(|h| h.0));
     if holds.len() < 2 || one_group && holds.iter().all(|(_, mode, ..)| *mode == Mode::Alone) {

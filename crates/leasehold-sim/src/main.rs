@@ -1,9 +1,9 @@
 //! Simulates the whole client in one thread and from a seed.
 //!
-//! It has many processes with clocks of their own, a network that loses, delays, doubles and reorders, and stores that
-//! restart.
+//! It has many processes with their own clocks and stores that restart. The network loses, delays,
+//! doubles and reorders messages.
 //!
-//! Beside it the model: every run of a few clients on one lock, within a bound.
+//! It also has the model: every run of a few clients on one lock, within a bound.
 //!
 //! ```text
 //! leasehold-sim run [--seconds N] [--seeds N] [--from SEED] [--new] [--stores memory|quorum]
@@ -36,12 +36,12 @@ use crate::net::Tally;
 use crate::profile::{Profile, Stores};
 use crate::watch::Watch;
 
-/// How long a failing seed is made smaller.
+/// How long a failing seed is shrunk.
 const SHRINK_SECONDS: u64 = 60;
-/// How much of a history is shown, from its end.
+/// How many lines of a history are shown, from its end.
 const SHOWN: usize = 60;
 
-/// What was asked for.
+/// The arguments.
 #[derive(Debug)]
 struct Asked {
     seconds: u64,
@@ -79,7 +79,7 @@ impl Asked {
                 _ => asked.others.push(number(arg)?),
             }
         }
-        // With both of them, all seeds have to be over by then.
+        // If both are unlimited, the run still has to end.
         if asked.seconds == u64::MAX && asked.seeds == u64::MAX {
             asked.seconds = 60;
         }
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What many seeds came to.
+/// The sum of many seeds.
 #[derive(Debug, Default)]
 struct Sum {
     seeds: u64,
@@ -123,7 +123,7 @@ struct Sum {
     tally: Tally,
     hash: u64,
     known: BTreeMap<&'static str, u64>,
-    /// The first seed of each.
+    /// The first seed of each known failure.
     known_first: BTreeMap<&'static str, u64>,
 }
 
@@ -201,7 +201,7 @@ fn run(asked: &Asked) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A failing run in short.
+/// Prints a failing run.
 fn show(profile: &Profile, outcome: &world::Outcome) {
     println!("made small: {profile:#?}");
     let history = &outcome.books.history;

@@ -1,20 +1,21 @@
 //! Visits every run of a few clients on one lock, with the product's own rules.
 //!
-//! [`LockEntry`] grants, [`LeaseState`] believes.
+//! [`LockEntry`] grants, and [`LeaseState`] decides what a client believes.
 //!
-//! Between them stands a network that delivers each message late, never, in any order, and in some bounds twice. Time
-//! jumps to just before and just after each instant at which a rule changes its mind. A depth-first search visits each
-//! state that can be reached within a bound. In none may two clients believe that they hold the lock, a fence fall, or
-//! a lost lease hold again.
+//! Between them is a network that delays, loses and reorders messages, and in some bounds doubles
+//! them. Time jumps to just before and just after each instant at which a rule changes its
+//! decision. A depth-first search visits each state that can be reached within a bound. It checks
+//! three rules: at most one client believes that it holds the lock, fences only grow, and a lost
+//! lease stays lost.
 //!
-//! A bound proves nothing about faults that it can't express. So each bound has planted faults that the search has to
-//! find in it.
+//! A bound proves something only about faults that it can express. So each bound has planted faults
+//! that the search has to find.
 //!
-//! A model of its own has the quorum's decision on one try, [`Ballot`], over three nodes with a [`LockEntry`] each. There
-//! no node may be left with a lease that nobody wants either.
+//! A second model has the quorum's decision on one try, [`Ballot`], over three nodes with a
+//! [`LockEntry`] each. It also checks that every lease left at a node belongs to a client.
 //!
-//! The search tells states apart by 64 bits of a hash. Two of 2 million states share one with a probability of about
-//! 1 in 10 million, and then one of them is not looked at.
+//! The search distinguishes states by 64 bits of a hash. Two of 2 million states share a hash with
+//! a probability of about 1 in 10 million; the search then skips one of them.
 //!
 //! [`LockEntry`]: leasehold_core::table::LockEntry
 //! [`LeaseState`]: leasehold_core::LeaseState
@@ -34,7 +35,8 @@ use world::{Bound, Planted, World};
 
 use crate::watch::thread_seconds;
 
-/// Two clients that ask once each and renew never, on clocks that lie as far apart as is assumed.
+/// Two clients with one request and no renewal each. Their clocks are as far apart as the margin
+/// allows.
 const ONCE: Bound = Bound {
     acquisitions: [1, 1],
     asks: [1, 1],
@@ -47,10 +49,10 @@ const ONCE: Bound = Bound {
 const RENEWED: Bound = Bound { renewals: 2, copies: 1, ..ONCE };
 const ASKED_TWICE: Bound = Bound { asks: [2, 2], copies: 1, ..ONCE };
 const TAKEN_TWICE: Bound = Bound { acquisitions: [2, 1], copies: 1, ..ONCE };
-/// The other client waits, says meanwhile that it does, and loses the lock to the first again.
+/// The other client queues, sends a heartbeat, and loses the lock to the first again.
 const TAKEN_BACK: Bound = Bound { asks: [1, 2], horizon_ms: 900, ..TAKEN_TWICE };
 
-/// Answers that are lost or given up, and no time that passes.
+/// Answers are lost or abandoned; time stands still.
 const UNANSWERED: quorum::Bound = quorum::Bound {
     tries: [1, 1],
     lost: 1,
@@ -64,14 +66,14 @@ const UNANSWERED: quorum::Bound = quorum::Bound {
 };
 const TRIED_TWICE: quorum::Bound =
     quorum::Bound { tries: [2, 1], lost: 0, given_up: 0, ..UNANSWERED };
-/// What gives a token up arrives a second time, at any time later.
+/// The request that abandons a token arrives a second time, at any later time.
 const GIVEN_UP_TWICE: quorum::Bound = quorum::Bound { doubled: 1, ..TRIED_TWICE };
-/// The lease of one client ends while it tries, or later.
+/// The lease of one client ends during its try, or later.
 const SLOW: quorum::Bound =
     quorum::Bound { lost: 0, given_up: 0, is_slow: [true, false], horizon_ms: 1_000, ..UNANSWERED };
-/// A node forgets everything, at any time of a try.
+/// A node forgets all data, at any time of a try.
 const FORGETFUL: quorum::Bound = quorum::Bound { forgets: 1, lost: 0, given_up: 0, ..UNANSWERED };
-/// It counts again later; one client does not reach another node.
+/// The node counts again later; one client can't reach another node.
 const FORGETFUL_LONG: quorum::Bound =
     quorum::Bound { is_cut: true, horizon_ms: 1_100, ..FORGETFUL };
 
@@ -81,12 +83,12 @@ enum Model {
     Quorum(quorum::Bound),
 }
 
-/// What is searched, and what has to come of it.
+/// A search and its expected result.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
     model: Model,
-    /// Whether a rule has to be violated.
+    /// Whether the search has to find a violation.
     breaks: bool,
 }
 
@@ -106,7 +108,7 @@ const fn quorum_breaks(name: &'static str, planted: QuorumPlanted, bound: quorum
     Case { name, model: Model::Quorum(quorum::Bound { planted, ..bound }), breaks: true }
 }
 
-/// The longest first, so that all processors end at about the same time.
+/// The longest come first, so that all processors end at about the same time.
 const CASES: [Case; 33] = [
     holds("two requests each", ASKED_TWICE),
     quorum_holds("quorum: a slow client", SLOW),
@@ -119,7 +121,7 @@ const CASES: [Case; 33] = [
     holds("one client takes the lock twice", TAKEN_TWICE),
     holds("one request each, messages doubled", ONCE),
     holds("two renewals each", RENEWED),
-    // The margin is for the drift of clocks, and for nothing else.
+    // Shows that the margin is needed for the drift of clocks alone.
     holds(
         "no margin, clocks that agree",
         Bound { drift_ppm: 0, planted: Planted::NoMargin, ..RENEWED },
@@ -159,7 +161,7 @@ const CASES: [Case; 33] = [
     ),
 ];
 
-/// Searches all bounds, in as many threads as there are processors.
+/// Searches all bounds, in one thread per processor.
 pub(crate) fn run() -> ExitCode {
     let next = Mutex::new(CASES.iter());
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -205,7 +207,8 @@ fn look(case: Case) -> bool {
     good
 }
 
-/// Searches the bounds with a fault planted in the product: what it violates, and after how many seconds.
+/// Searches the bounds with a fault planted in the product. Returns what it violates, and the
+/// seconds needed.
 #[cfg(leasehold_planted)]
 pub(crate) fn find() -> Option<(&'static str, f64)> {
     let began = thread_seconds();

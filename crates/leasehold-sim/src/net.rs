@@ -1,6 +1,6 @@
 //! The simulated network and the nodes behind it.
 //!
-//! Every call is two messages, which may come late, twice, in another order, or never.
+//! Every call is two messages, which may be delayed, doubled, reordered or lost.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -21,7 +21,7 @@ use crate::profile::{Us, What};
 /// Where a node's time of day begins: 2026-01-01.
 const TIME_OF_DAY_US: u64 = 1_767_225_600_000_000;
 
-/// A clock of a node, which the simulation moves.
+/// A node's clock, which the simulation moves.
 #[derive(Debug, Default)]
 struct NodeClock(AtomicU64);
 
@@ -37,7 +37,7 @@ impl Clock for NodeClock {
     }
 }
 
-/// A store, at the other end of the network.
+/// A store at the other end of the network.
 pub(crate) struct Node {
     clock: Arc<NodeClock>,
     time_of_day: Arc<NodeClock>,
@@ -46,7 +46,7 @@ pub(crate) struct Node {
     ahead_us: u64,
     store: Mutex<MemoryStore>,
     up_since: AtomicU64,
-    /// When it last forgot everything.
+    /// When it last forgot all data.
     forgot_at: AtomicU64,
     down_until: AtomicU64,
     /// Counts its restarts.
@@ -81,13 +81,13 @@ impl Ord for Message {
     }
 }
 
-/// What became of messages.
+/// Counts of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) messages: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
-    /// Requests that were carried out after their caller had given them up.
+    /// Requests carried out after their callers stopped waiting.
     pub(crate) late: u64,
 }
 
@@ -96,27 +96,28 @@ struct State {
     queue: BinaryHeap<Reverse<Message>>,
     number: u64,
     now: Us,
-    /// What is wrong now, and until when.
+    /// The faults now, and until when they last.
     wrong: Vec<(Us, What)>,
-    /// When the last message of a connection arrives: those after it come later.
+    /// When the last message of a connection arrives; its next ones come later.
     last: BTreeMap<(usize, usize, bool), Us>,
     tally: Tally,
-    /// The locks that were released by force, and when.
+    /// The force-released locks, and when.
     forced: Vec<(String, Us)>,
 }
 
-/// All nodes, and what is on the way to them and from them.
+/// All nodes, and all messages under way.
 pub(crate) struct Net {
     state: Mutex<State>,
     pub(crate) nodes: Vec<Node>,
 }
 
 thread_local! {
-    /// The process that runs now: since when, by its own clock, and how fast that one is.
+    /// The process that runs now: since when, by true time and by its own clock, and that clock's
+    /// rate.
     static RUNNING: Cell<Option<(Us, Instant, i64)>> = const { Cell::new(None) };
 }
 
-/// From here on a process runs, whose clock shows `Instant::now()`.
+/// From here on a process runs, and its clock shows `Instant::now()`.
 pub(crate) fn runs_from(at: Us, rate_ppm: i64) {
     RUNNING.set(Some((at, Instant::now(), rate_ppm)));
 }
@@ -171,7 +172,7 @@ impl Net {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True time: that of the process that runs, or of the message that is delivered.
+    /// True time, as seen by the running process or by the message being delivered.
     pub(crate) fn now(&self) -> Us {
         let now = self.state().now;
         let Some((since, then, rate_ppm)) = RUNNING.get() else { return now };
@@ -183,17 +184,17 @@ impl Net {
         self.state().tally
     }
 
-    /// What was released by force since this was asked last, and when.
+    /// The locks force-released since the last call, and when.
     pub(crate) fn take_forced(&self) -> Vec<(String, Us)> {
         std::mem::take(&mut self.state().forced)
     }
 
-    /// Something goes wrong until then.
+    /// A fault begins, and lasts until then.
     pub(crate) fn begin(&self, what: What, until: Us) {
         self.state().wrong.push((until, what));
     }
 
-    /// Nothing is wrong any more.
+    /// Ends all faults.
     pub(crate) fn heal(&self) {
         self.state().wrong.clear();
         for node in &self.nodes {
@@ -202,12 +203,13 @@ impl Net {
     }
 
     /// When each copy of a message arrives that is sent now.
-    fn fate(&self, now: Us, host: usize, node: usize, there: bool) -> Vec<Us> {
-        self.fate_on(now, host, node, there, &mut false)
+    fn arrivals(&self, now: Us, host: usize, node: usize, there: bool) -> Vec<Us> {
+        self.arrivals_on(now, host, node, there, &mut false)
     }
 
-    /// The same; and whether its connection breaks, which its sender notices.
-    fn fate_on(
+    /// As [`arrivals`](Self::arrivals); also sets `breaks` if the sender notices that its
+    /// connection breaks.
+    fn arrivals_on(
         &self,
         now: Us,
         host: usize,
@@ -236,7 +238,7 @@ impl Net {
                 What::Reorder { percent } if rng.u32(..100) < percent => {
                     (in_order, more) = (false, rng.u64(1_000..6_000_000));
                 }
-                // The connection was closed with the request in its buffers.
+                // Stands for a connection that was closed with the request still in its buffers.
                 What::Late { percent } if rng.u32(..100) < percent => {
                     if there {
                         (in_order, more) = (false, rng.u64(50_000..8_000_000));
@@ -273,7 +275,7 @@ impl Net {
         state.queue.push(Reverse(Message { at, number, delivery }));
     }
 
-    /// Lets time pass until then.
+    /// Advances time, delivering what arrives.
     pub(crate) fn run_until(&self, then: Us) {
         loop {
             let message = {
@@ -290,7 +292,7 @@ impl Net {
         }
     }
 
-    /// The store at a node, whose clocks show the present.
+    /// The store at a node, its clocks set to the present.
     pub(crate) fn store(&self, node: usize) -> MemoryStore {
         let now = self.state().now;
         let node = &self.nodes[node];
@@ -299,7 +301,7 @@ impl Net {
         node.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A node ends and begins anew, with or without what it knew.
+    /// A node restarts, with or without its data.
     pub(crate) fn restart(&self, number: usize, keeps: bool, down: Us) {
         let now = self.state().now;
         let node = &self.nodes[number];
@@ -316,17 +318,18 @@ impl Net {
         node.down_until.store(now + down, Ordering::Relaxed);
     }
 
-    /// Whether a node has forgotten everything since then.
+    /// Whether a node has forgotten all data since then.
     pub(crate) fn has_forgotten_since(&self, then: Us) -> bool {
         self.nodes.iter().any(|node| node.forgot_at.load(Ordering::Relaxed) > then)
     }
 
-    /// When a message from a node to a process arrives that is sent now, if it does.
+    /// When a message arrives that a node sends to a process now, if it arrives.
     pub(crate) fn tells(&self, host: usize, node: usize) -> Vec<Us> {
-        self.fate(self.now(), host, node, false)
+        self.arrivals(self.now(), host, node, false)
     }
 
-    /// Sends a call; `answered` gets the answer, if one comes. Whether the connection broke behind it.
+    /// Sends a call; `answered` gets the answer, if one comes. Returns whether the connection
+    /// broke.
     pub(crate) fn call<C: Call + ?Sized>(
         &self,
         call: &C,
@@ -340,9 +343,9 @@ impl Net {
         let call: Arc<C::Owned> = Arc::new(call.to_owned());
         let answered = Arc::new(Mutex::new(Some(answered)));
         let mut breaks = false;
-        let mut arrivals = self.fate_on(sent_at, host, node, true, &mut breaks);
+        let mut arrivals = self.arrivals_on(sent_at, host, node, true, &mut breaks);
         if C::METHOD == Method::Listen {
-            // A wake channel is a connection: it opens once, and not for a caller that has closed it.
+            // A wake channel is a connection: it opens once, and only while its caller waits.
             arrivals.retain(|at| *at <= given_up_at);
             arrivals.truncate(1);
         }
@@ -354,7 +357,7 @@ impl Net {
                 if down_until.load(Ordering::Relaxed) > now {
                     return;
                 }
-                // The node counts the time that the caller gave by its own clock.
+                // The node counts the caller's time by its own clock.
                 let takes = !C::METHOD.gives_back();
                 #[cfg(leasehold_planted)]
                 let takes = takes
@@ -368,7 +371,7 @@ impl Net {
                 let Some(answer) = net.carry_out(call, node, within) else { return };
                 net.take_note(call, (now, given_up_at));
                 let answer = Arc::new(Mutex::new(Some(answer)));
-                for at in net.fate(now, host, node, false) {
+                for at in net.arrivals(now, host, node, false) {
                     let (answer, answered) = (Arc::clone(&answer), Arc::clone(&answered));
                     let take_in = move |_: &Self| {
                         let answered = take(&answered);
@@ -405,7 +408,7 @@ impl Net {
         }
     }
 
-    /// Notes what is judged by more than its answer.
+    /// Records what needs more than its answer to be judged.
     fn take_note<C: Call + ?Sized>(&self, call: &C, (now, given_up_at): (Us, Us)) {
         let mut state = self.state();
         state.tally.late += u64::from(now > given_up_at);

@@ -1,4 +1,4 @@
-//! Runs the table of planted faults: turns each on, and counts the seconds until it is found.
+//! Runs the table of planted faults: turns each on, and counts the seconds until a check finds it.
 
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -20,8 +20,10 @@ const fn is_of_a_quorum(fault: Fault) -> bool {
     )
 }
 
-/// Looks for the faults of these numbers, or for all; each within `seconds` of one processor, in a process of
-/// its own, since some of them keep a simulation from ending. The model looks for what the simulation doesn't find.
+/// Looks for the faults of these numbers, or for all.
+///
+/// Each fault gets `seconds` of one processor, in its own process, since some keep a simulation
+/// from ending. Faults that the simulation misses are left to the model.
 pub(crate) fn run(numbers: &[u64], seconds: u64, from: u64) -> ExitCode {
     if let [number] = numbers {
         return find(*number, seconds, from);

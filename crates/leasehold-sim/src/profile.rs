@@ -1,7 +1,7 @@
 //! Draws from a seed how many processes and nodes there are, what they do, and what fails.
 //!
-//! Each seed has rates of its own, and most have some at zero: what is rare in all of them together is
-//! common in a few.
+//! Each seed has its own rates, and most seeds have some at zero. So combinations that are rare
+//! over all seeds are common in a few.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use std::time::Duration;
 /// True time, in microseconds since the beginning of the simulation.
 pub(crate) type Us = u64;
 
-/// Less than what the margin covers on both sides together.
+/// Less than what the margin covers for both clocks together.
 const DRIFT_PPM: i64 = 4_900;
 const SECOND: Us = 1_000_000;
 
-/// Something that goes wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum What {
     /// A process and a node can't reach each other.
@@ -21,7 +21,7 @@ pub(crate) enum What {
         host: usize,
         node: usize,
     },
-    /// Nothing reaches a node.
+    /// A node is cut off.
     Alone {
         node: usize,
     },
@@ -38,26 +38,26 @@ pub(crate) enum What {
     Reorder {
         percent: u32,
     },
-    /// Requests arrive long after their callers gave them up.
+    /// Requests arrive long after their callers stopped waiting.
     Late {
         percent: u32,
     },
-    /// A process stands still while its clock goes on.
+    /// A process is stopped while its clock goes on.
     Pause {
         host: usize,
     },
-    /// A process ends without a word; another one begins in its place.
+    /// A process is killed, and another one replaces it.
     Kill {
         host: usize,
     },
-    /// A node ends and begins anew; it knows what it knew, unless it `forgets`.
+    /// A node restarts; it keeps its data unless it `forgets`.
     Restart {
         node: usize,
         forgets: bool,
     },
 }
 
-/// What goes wrong, from when on and for how long.
+/// A fault, its start and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) at: Us,
@@ -83,7 +83,7 @@ pub(crate) struct Rates {
     pub(crate) closes: u32,
 }
 
-/// All that a seed decides before it begins.
+/// All that a seed decides before the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) seed: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Profile {
     pub(crate) forgets: bool,
     pub(crate) ttl: Duration,
     pub(crate) kinds: Kinds,
-    /// Whether order is promised: one waiter a process, and nothing handed on inside of it.
+    /// Whether order is checked: one waiter a process, without hand-off inside it.
     pub(crate) in_order: bool,
     pub(crate) step_max_ms: u64,
     pub(crate) lasts: Us,
@@ -113,25 +113,25 @@ pub(crate) enum Kinds {
     Permits,
 }
 
-/// What a seed is about: what a fault of one sort needs, drawn often enough to be seen.
+/// The focus of a seed: the conditions that one kind of bug needs, drawn often enough to occur.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Focus {
     Nothing,
-    /// Slow clocks hold to the end what a fast clock counts.
+    /// A slow clock holds to the end what a fast clock counts.
     Clocks,
-    /// Waiters die, and nothing else goes wrong.
+    /// Waiters die; all else works.
     Deaths,
     /// Leases are made shorter, and the answers get lost.
     Lengths,
-    /// Leases are ended by force.
+    /// Leases are force-released.
     Force,
-    /// Many wait for one lock, and nothing goes wrong.
+    /// Many wait for one lock, without faults.
     Order,
-    /// Nodes of a quorum forget while some can't be reached.
+    /// Nodes of a quorum forget while others can't be reached.
     Forgetting,
 }
 
-/// How much of what there is to vary is wanted.
+/// Which stores a seed may draw.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Stores {
     /// Two seeds of three have one store, the others a quorum.
@@ -142,7 +142,7 @@ pub(crate) enum Stores {
 }
 
 impl fmt::Display for Stores {
-    /// What a command needs beside the seed.
+    /// The options that repeat the profile, except for the seed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Any => "",
@@ -244,7 +244,7 @@ impl Profile {
         (self.in_order, self.tasks, self.kinds) = (true, 1, kinds);
     }
 
-    /// Bends what was drawn to what the seed is about: the kinds of faults, and how many at most.
+    /// Adapts the profile to the seed's focus. Returns the kinds of faults, and how many at most.
     fn focus(&mut self, focus: Focus, rng: &mut fastrand::Rng) -> (Vec<u8>, u64) {
         let seconds = self.lasts / SECOND;
         let rates = &mut self.rates;
@@ -255,7 +255,7 @@ impl Profile {
             (rates.no_renewal, rates.long_hold) = (one_of(rng, &[0, 90]), one_of(rng, &[30, 90]));
         }
         match focus {
-            // One kind of fault in two goes missing, so that what the others do can be seen.
+            // Leaves out every second kind of fault, so that the effect of the others shows.
             Focus::Nothing if rng.u8(0..8) > 0 => {
                 return ((0..11).filter(|_| rng.bool()).collect(), seconds);
             }
@@ -314,7 +314,8 @@ impl Profile {
                 8 => {
                     let most = one_of(rng, &[200_000, 3_000_000]);
                     lasts = rng.u64(1_000..most);
-                    // Of a quorum a minority may be away, or have forgotten, within a longest ttl.
+                    // In a quorum, only a minority may be away, or have forgotten, within the
+                    // longest ttl.
                     let near = 8 * SECOND;
                     let others = restarts
                         .iter()

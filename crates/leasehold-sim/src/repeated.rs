@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::profile::{Profile, Stores};
 use crate::world;
 
-/// A short one, since tests are compiled without optimisation.
+/// A short run, since tests are compiled without optimisation.
 fn history(stores: Stores) -> Vec<String> {
     let mut profile = Profile::draw(1, stores);
     (profile.lasts, profile.ttl) = (5_000_000, Duration::from_secs(1));
@@ -43,7 +43,7 @@ fn a_process_that_closes_its_client_has_another_soon() {
     }
 }
 
-/// What a profile has, in words: a sort of stores, a kind of locks, a rate that is not zero, a sort of fault.
+/// The features of a profile, in words: kinds of stores and locks, non-zero rates, kinds of faults.
 fn drawn(profile: &Profile) -> Vec<String> {
     let Profile { hosts, tasks, nodes, forgets, ttl, kinds, in_order, .. } = profile;
     let mut drawn = vec![

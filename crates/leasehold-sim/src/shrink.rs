@@ -1,4 +1,4 @@
-//! Makes a failing profile small: without what its failure does not need.
+//! Shrinks a failing profile to what its failure needs.
 
 use crate::profile::{Profile, Us};
 use crate::watch::Watch;
@@ -6,7 +6,7 @@ use crate::world::{self, Outcome};
 
 const SECOND: Us = 1_000_000;
 
-/// The smallest profile found within `seconds` that fails in the same way, and how it does.
+/// The smallest profile found within `seconds` that fails in the same way, with its outcome.
 pub(crate) fn shrink(
     profile: &Profile,
     kind: &str,
@@ -33,12 +33,12 @@ pub(crate) fn shrink(
         }
         better
     };
-    // Time: what comes after the failure is not needed.
+    // First the time: the part after the failure.
     let failed_at = best.1.simulated;
     attempt(&mut best, &|profile| {
         profile.faults.retain(|fault| fault.at < failed_at);
     });
-    // Faults: ever smaller parts of the list.
+    // Then the faults: ever smaller parts of the list.
     let mut part = best.0.faults.len().div_ceil(2);
     while part > 0 {
         let mut from = 0;

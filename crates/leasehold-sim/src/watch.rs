@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the processor has worked for this thread; how busy the machine is does not matter.
+/// The processor time of this thread, independent of the machine's load.
 #[cfg(unix)]
 pub(crate) fn thread_seconds() -> f64 {
     use rustix::time::{ClockId, clock_gettime};
@@ -13,16 +13,16 @@ pub(crate) fn thread_seconds() -> f64 {
     Duration::try_from(worked).unwrap_or_default().as_secs_f64()
 }
 
-/// Not known here.
+/// Unknown on this system.
 #[cfg(not(unix))]
 pub(crate) const fn thread_seconds() -> f64 {
     f64::NAN
 }
 
-/// A seed that takes longer than this spins: its time does not pass.
+/// A seed that takes longer is stuck: its simulated time does not pass.
 const HANGS_AFTER: u64 = 120;
 
-/// Counts real seconds, and ends the program when no simulation ends any more.
+/// Counts real seconds, and ends the program when a simulation hangs.
 #[derive(Debug)]
 pub(crate) struct Watch {
     began: Instant,

@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::net::Net;
 use crate::profile::Profile;
 
-/// How often a listener looks whether its connection still stands.
+/// How often a listener checks its connection.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long it takes to notice that a connection broke.
 const BROKEN_AFTER: Duration = Duration::from_millis(20);
 
-/// The way of one process to one node.
+/// One process's connection to one node.
 #[derive(Clone)]
 struct Wire {
     net: Arc<Net>,
@@ -55,7 +55,7 @@ impl StoreLayer for Wire {
             if let Ok(Ok(answer)) = timeout(within, answer).await {
                 return answer;
             }
-            // All copies are lost; the caller learns nothing of that before its time is over.
+            // All copies are lost; the caller only learns that its time is over.
             sleep_until(began + within).await;
             let why = Error::new(ErrorKind::Unavailable, "no answer came");
             call.fail(why.with_effect(Effect::Unknown))
@@ -90,7 +90,7 @@ impl Wire {
     }
 }
 
-/// The wake channel: its messages take their time, get lost or come twice.
+/// The wake channel: its notifications are delayed, doubled or lost.
 #[derive(Debug)]
 struct Ear {
     inner: Box<dyn Listener>,
@@ -134,7 +134,7 @@ impl Listener for Ear {
     }
 }
 
-/// The whole store of a process, which draws tokens from the seed.
+/// A process's whole store, which draws tokens from the seed.
 struct Seeded {
     inner: Arc<dyn Store>,
     rng: Mutex<fastrand::Rng>,
@@ -177,7 +177,7 @@ impl StoreLayer for Seeded {
     }
 }
 
-/// The store as a process sees it; made on the process's own runtime.
+/// The store as a process sees it, made on that process's own runtime.
 pub(crate) fn store(
     net: &Arc<Net>,
     host: usize,
@@ -200,7 +200,7 @@ pub(crate) fn store(
     Ok(Arc::new(Seeded { inner, rng: Mutex::new(fastrand::Rng::with_seed(seed)) }))
 }
 
-/// What a store in memory knows of a lock.
+/// The entry of a lock in a store in memory.
 pub(crate) fn inspect(store: &MemoryStore, name: &str) -> Option<LockInfo> {
     let key = Key::new(name).ok()?;
     let mut looking = store.inspect(&key, Duration::ZERO);

@@ -17,27 +17,28 @@ use crate::judge::{Books, Mode, Who};
 use crate::net::Net;
 use crate::profile::{Kinds, Profile, Us};
 
-/// The plain locks; those that are judged for the order of their waiters.
+/// The plain locks, whose waiters' order is judged.
 pub(crate) const PLAIN: [&str; 2] = ["mutex0", "mutex1"];
 /// The locks of all kinds.
 pub(crate) const KEYS: [&str; 9] =
     ["mutex0", "mutex1", "rw", "sem", "re", "elect", "multi-a", "multi-b", "flood"];
-/// Those that are taken together. Who waits for the second holds the first meanwhile.
+/// The locks that are acquired together, the first one first. It stays held while the second is
+/// awaited.
 pub(crate) const SEVERAL: [&str; 2] = ["multi-a", "multi-b"];
 /// The job that is started once in each period.
 pub(crate) const JOB: &str = "once";
 const PERMITS: u32 = 3;
 pub(crate) const PERIOD: Duration = Duration::from_secs(2);
-/// So many futures are dropped in one go.
+/// How many futures one flood drops.
 const FLOOD: usize = 1_000;
-/// After which the next contender has the lock in so long.
+/// The next contender has to get the lock within this time.
 const FLOOD_MAX: Duration = Duration::from_secs(3);
 
-/// What all tasks of a simulation share.
+/// The state that all tasks of a simulation share.
 #[derive(Default)]
 pub(crate) struct Shared {
     books: StdMutex<Books>,
-    /// Nothing goes wrong any more.
+    /// All faults are over.
     pub(crate) healed: AtomicBool,
     pub(crate) stop: AtomicBool,
     /// Leases without a guard.
@@ -93,7 +94,7 @@ impl Task {
         self.rng.u32(..100) < percent
     }
 
-    /// Works until it is told to stop, or its client is closed.
+    /// Works until the run stops or the client is closed.
     pub(crate) async fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let pause =
@@ -115,7 +116,7 @@ impl Task {
             self.adopt().await?;
         }
         if rates.floods > 0 && self.who.task == 0 {
-            // What comes after a flood is judged when all is well, and nobody else makes one.
+            // After the faults, only one process makes floods, so that their effect can be judged.
             let judged = self.books().calm;
             let one_in = if judged { 20 } else { 1_000 };
             if (self.who.host == 0 || !judged) && self.rng.u32(..one_in) == 0 {
@@ -149,7 +150,7 @@ impl Task {
         if self.one_in(rates.no_grace) { mutex.stop_grace(Duration::ZERO) } else { mutex }
     }
 
-    /// Waits for a lock, or drops that: `None` then, and where it can't be had.
+    /// Waits for a lock; `None` if the wait is dropped or fails.
     async fn wait<T>(
         &mut self,
         key: &'static str,
@@ -190,12 +191,12 @@ impl Task {
         self.books().granted(self.who, key, mode, group, lease, on, now)
     }
 
-    /// For how long it waits. Whoever is judged for its order waits on.
+    /// How long to wait. A wait whose order is judged is practically unlimited.
     fn limit(&mut self) -> Duration {
         ms(if self.profile.in_order { 3_600_000 } else { self.rng.u64(..10_000) })
     }
 
-    /// A group of its own.
+    /// A new group.
     fn group(&mut self) -> u64 {
         self.rng.u64(..) | 1 << 63
     }
@@ -211,7 +212,7 @@ impl Task {
         if self.rng.u8(..5) == 0 { ms(self.rng.u64(..500)) } else { ms(self.rng.u64(..20)) }
     }
 
-    /// Is busy for so long; not much longer once all is well.
+    /// Works for this time; only briefly once all faults are over.
     async fn busy(&self, length: Duration) {
         let mut left = length;
         loop {
@@ -224,7 +225,7 @@ impl Task {
         }
     }
 
-    /// Works under a hold until it is lost.
+    /// Works while the hold lasts.
     async fn work(&mut self, number: u64, lease: &HeldLease) {
         let length = self.length();
         self.books().listens(number, true);
@@ -250,7 +251,7 @@ impl Task {
         self.books().ends(number, how, self.now());
     }
 
-    /// Ends a hold in one of the ways that there are.
+    /// Ends a hold in one of the possible ways.
     async fn end(&mut self, number: u64, guard: Guard) {
         match self.rng.u8(..8) {
             0 => {
@@ -319,7 +320,7 @@ impl Task {
         Ok(())
     }
 
-    /// Changes a hold's length, by one of the three ways that there are.
+    /// Changes a hold's length in one of the three possible ways.
     async fn prolong(
         &mut self,
         mutex: &Mutex,
@@ -333,7 +334,7 @@ impl Task {
             1 => mutex.prolong(guard).await.map(|prolonged| Some(prolonged.into_guard())),
             _ => {
                 let most = if self.profile.nodes > 1 { 100 } else { 200 };
-                // What is much shorter is over before the next request puts it right.
+                // A much shorter lease would expire before the next request corrects it.
                 let most = if self.rng.bool() { 40 } else { most };
                 let percent = self.rng.u32(10..=most);
                 let length = self.profile.ttl * percent / 100;
@@ -360,7 +361,7 @@ impl Task {
         }
     }
 
-    /// Takes over a lease that has no guard; now and then one that was taken over already.
+    /// Adopts a lease that has no guard, sometimes one that was adopted before.
     async fn adopt(&mut self) -> Result<()> {
         let found = {
             let mut detached = self.shared.detached();
@@ -384,12 +385,13 @@ impl Task {
         drop(self.client.force_release(key, fence).await);
     }
 
-    /// Begins to wait for a lock and then does not go on.
+    /// Begins to wait for a lock and then stops polling.
     async fn leave_unpolled(&mut self) -> Result<()> {
         let mutex = self.mutex(PLAIN[1]);
         let mut waiting = std::pin::pin!(async move { mutex.lock().await });
         let got = poll_once(&mut waiting).await;
-        // Of a long lease each offer takes long; and the first task of each process goes on, so that there are grants.
+        // With a long lease each offer takes long. The first task of each process keeps polling, so
+        // that there are grants.
         let may_be_long = self.profile.ttl <= ms(3_000) && self.who.task > 0;
         let is_long = may_be_long && self.rng.u8(..4) == 0;
         let most = if is_long { 60_000 } else { 6_000 };
@@ -415,7 +417,7 @@ impl Task {
         Ok(())
     }
 
-    /// Begins to wait so many times, and drops that; then waits.
+    /// Begins [`FLOOD`] waits, drops them all, and then waits.
     async fn flood(&mut self) -> Result<()> {
         let key = "flood";
         let mutex = self.client.mutex(key);
@@ -445,7 +447,7 @@ impl Task {
         let key = "re";
         let shares = self.rng.bool();
         let (owner, group) = if shares {
-            // All tasks of the process, so their group is the process's.
+            // Shared by all tasks of the process, and so is its group.
             (self.owner.clone(), (self.who.host as u64) << 32 | self.who.life)
         } else {
             (Owner::new(), self.group())
@@ -581,7 +583,7 @@ impl Task {
                 self.end(number, guard.into_guard()).await;
             }
             Err(refused) => {
-                // The store may have let readers in: what is held is a reader's hold.
+                // The store may have let readers in, so the hold may be shared now.
                 let guard = refused.into_guard();
                 self.ends(number, "perhaps downgraded");
                 self.end(number, guard.into_guard()).await;
@@ -605,7 +607,7 @@ impl Task {
             self.end(number, guard.into_guard()).await;
             return Ok(());
         }
-        // From here on it believes in the fewer.
+        // From here on it counts with the fewer permits.
         self.ends(number, "gives a permit back");
         match guard.release_permits(1).await {
             Ok(guard) => {
@@ -619,7 +621,7 @@ impl Task {
     }
 }
 
-/// Polls a future once, as a caller does that then turns to other things.
+/// Polls a future once, like a caller that then does other work.
 async fn poll_once<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

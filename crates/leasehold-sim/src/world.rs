@@ -1,4 +1,4 @@
-//! One simulation: processes with clocks of their own, moved on in turns.
+//! One simulation: processes with their own clocks, advanced in turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use crate::profile::{Fault, Profile, Us, What};
 use crate::wire;
 use crate::work::{JOB, KEYS, PERIOD, PLAIN, SEVERAL, Shared, Task};
 
-/// When it begins, so that nodes are old enough to count.
+/// The start, late enough for the nodes to count.
 const START: Us = 120_000_000;
 const SECOND: Us = 1_000_000;
 /// How long a call of the client may take.
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
-/// How long after the end of all faults the last late request may arrive.
+/// How long after the end of all faults the last delayed request may arrive.
 const LATEST: Us = 9_000_000;
-/// For how long anyone waits when all is well, at most.
+/// The longest wait once all faults are over.
 const WAIT_MAX: Us = 8_000_000;
-/// As much longer where a contender may sit on its turn.
+/// The longest wait if a contender may have stopped polling.
 const UNPOLLED_MAX: Us = 12_000_000;
 
 struct Host {
@@ -30,13 +30,13 @@ struct Host {
     rate_ppm: i64,
     life: u64,
     paused_until: Us,
-    /// For how long it has stood still.
+    /// How long it has been stopped.
     owed: Us,
-    /// What its timers, which count milliseconds, are behind, in nanoseconds.
+    /// By how many nanoseconds its timers lag, since they count milliseconds.
     behind_ns: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) fault: Option<String>,
     pub(crate) simulated: Us,
@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The first word of the fault: what must not be.
+    /// The kind of the violation.
     pub(crate) fn kind(&self) -> Option<&str> {
         self.fault.as_deref().map(|fault| fault.split(':').next().unwrap_or_default())
     }
@@ -62,9 +62,9 @@ pub(crate) struct World {
     next: usize,
 }
 
-/// Runs a profile to its end, or to the first thing that must not be.
+/// Runs a profile to its end, or to the first violation.
 pub(crate) fn run(profile: &Profile, keeps_history: bool) -> Outcome {
-    // What the client draws itself: pauses.
+    // For what the client itself draws: pauses.
     fastrand::seed(profile.seed ^ 0xc11e_0000);
     let mut world = World::new(profile.clone(), keeps_history);
     world.run();
@@ -101,7 +101,7 @@ impl World {
         world
     }
 
-    /// A process begins.
+    /// Starts a process.
     fn boot(&mut self, number: usize) {
         let host = &mut self.hosts[number];
         host.life += 1;
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Lets a process's clock go on by this much true time, and the process with it.
+    /// Advances a process and its clock by this much true time.
     fn tick(&mut self, number: usize, from: Us, passes: Us) {
         let host = &mut self.hosts[number];
         let Some(runtime) = &host.runtime else { return };
@@ -197,7 +197,7 @@ impl World {
             if owed > 0
                 && let Some(runtime) = &host.runtime
             {
-                // It goes on: its clock has done so all the time, and all its timers are late.
+                // Its clock went on while it was stopped, so all its timers are overdue.
                 let owed = Duration::from_micros(net::by_clock(owed, host.rate_ppm));
                 runtime.block_on(tokio::time::advance(owed));
                 self.look();
@@ -207,7 +207,7 @@ impl World {
         self.now += passes;
         self.net.run_until(self.now);
         for (key, at) in self.net.take_forced() {
-            // Some leases are made twice as long.
+            // Some leases have twice the usual length.
             let longest = if self.profile.rates.prolongs > 0 { 2 } else { 1 };
             let ttl = u64::try_from(self.profile.ttl.as_micros()).unwrap_or(u64::MAX);
             self.shared.books().forced(&key, at, longest * ttl);
@@ -312,7 +312,7 @@ impl World {
         books.note(self.now, "all is well from here on");
     }
 
-    /// Looks for leases and places in the only store that nobody has.
+    /// Looks for leases and waiters in the only store whose owners are gone.
     fn look_behind(&mut self, least: Us) {
         let store = self.net.store(0);
         for name in KEYS {
@@ -353,7 +353,7 @@ impl World {
     }
 }
 
-/// What a process does, from its first client to its last.
+/// A simulated process, from its first client to its last.
 struct Process {
     number: usize,
     life: u64,

@@ -1,8 +1,9 @@
 //! Brings a lease that a majority granted to the nodes that lack it.
 //!
-//! A lease at a bare majority survives no loss of a node's memory. Mostly a node lacks it because
-//! another contender, who got no majority, had it for a moment. So it is asked again soon, and less
-//! often the longer it goes on; from a third of the ttl on it is the renewals' to heal it.
+//! With a bare majority, a lease does not survive the loss of one node's memory. Usually a node
+//! lacks it because an unsuccessful contender had it for a moment. So the node soon gets another
+//! request, and further ones at growing intervals. After a third of the ttl, renewals heal what is
+//! left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::{Attempt, Said, ask_for};
 use crate::ballot::Vote;
 
-/// When a node that lacks the lease is asked again; each pause is twice the one before.
+/// When a node that lacks the lease gets another request; each pause is twice the one before.
 const AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 impl Attempt {
-    /// Enters the lease, and goes on to bring it to the nodes that lack it.
+    /// Records the lease, and continues in the background until all nodes have it.
     pub(crate) fn enter(mut self, until: Moment) {
         let Some(fences) = self.ballot.fences() else { return };
         self.entered = true;
@@ -53,7 +54,7 @@ impl Attempt {
                 self.carry_out(next);
                 if matches!(self.ballot.votes().get(node), Some(Vote::Holds(_))) {
                     tracing::debug!(
-                        target: "leasehold", key = %self.request.key, node, "has the lease too"
+                        target: "leasehold", key = %self.request.key, node, "another node has the lease"
                     );
                 }
             }

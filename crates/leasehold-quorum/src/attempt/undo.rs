@@ -10,10 +10,10 @@ use crate::debts::Undoing;
 use crate::round::Round;
 
 impl Attempt {
-    /// Gives up what the attempt may have got: by a node that said so, and by one that did not
-    /// answer. A lease that the token had before the attempt is left alone.
+    /// Abandons what the attempt may have got: from nodes that granted it, and from nodes that did
+    /// not answer. A lease that the token had before the attempt is left alone.
     ///
-    /// Whether it is sure that no node has anything of the token, nor gets it later.
+    /// Returns whether every node is certain to have nothing of the token now and later.
     pub(crate) async fn undo(self) -> bool {
         #[cfg(leasehold_planted)]
         if leasehold_core::planted::is(leasehold_core::planted::Fault::VainNotUndone) {
@@ -25,7 +25,7 @@ impl Attempt {
             nodes.tokens.is_lease(request.token);
             return false;
         }
-        // What is not sent yet must not be sent after the undoing.
+        // Unsent requests must not follow the undoing.
         drop(round);
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
         leave.reopen = !request.cooldown.is_none();
@@ -44,7 +44,7 @@ impl Attempt {
             round
         };
         let mut nothing_left = unknown.is_empty();
-        // Nobody waits for nodes that did not even answer the question.
+        // These nodes did not even answer the request, so the caller does not wait for them.
         if !unknown.is_empty() {
             tokio::spawn(send(unknown).finish());
         }

@@ -5,23 +5,25 @@ use leasehold_core::FenceBlock;
 use super::{Ballot, Next, Vote};
 
 impl Ballot {
-    /// Decides on the fences once a majority has granted the lease, and lets all nodes that
-    /// granted lower ones take them over.
+    /// Decides on the fences once a majority has granted the lease, and lets nodes that granted
+    /// lower ones take them over.
     ///
-    /// The highest of a majority is above every fence that was told before: each was taken over by
-    /// a majority, which shares a node with this one, and that node granted above it. And nobody
-    /// else gets the same or a lower one later, because this one is taken over by a majority
-    /// before it is told. A node may take it over only while it holds the lease for this token: so
-    /// its last fence is of this lease, and is raised, never repeated. (Accepting an equal one that
-    /// somebody else wrote would issue a fence twice.)
+    /// The highest fence of a majority is above every fence that a caller got before. Each of those
+    /// was taken over by a majority, which shares a node with this one, and that node granted above
+    /// it. Later leases get higher ones, because a majority takes this fence over before the caller
+    /// gets it.
+    ///
+    /// A node may take it over only while it holds the lease for this token. So the node's last
+    /// fence belongs to this lease, and is raised but never repeated. Accepting an equal fence of
+    /// another lease would issue a fence twice.
     pub(super) fn settle_fences(&mut self, known: Option<FenceBlock>) -> Vec<Next> {
         let granted: Vec<_> = self.votes.iter().filter_map(Vote::fences).collect();
         if granted.len() < self.majority {
             return Vec::new();
         }
-        // One that was told before is told again, if the majority has held it since. Where one of
-        // both is so, the nodes that are still asked make the difference: the first of them may be
-        // about to grant what the others, its second names, have as well.
+        // A caller gets the same fences again if the majority has held the lease since. If only one
+        // of the two conditions holds, silent nodes may decide: the first may be about to grant
+        // what the others, its second names, have as well.
         let held_before = self.count(Vote::held_before) >= self.majority;
         let asked = self.votes.iter().any(|vote| matches!(vote, Vote::Asked));
         if known.is_some() != held_before && asked {
@@ -44,10 +46,10 @@ impl Ballot {
         self.raise_all(known)
     }
 
-    /// Decides once more, on higher fences, where those decided on can't get a majority any more
-    /// though the lease has one: some of the nodes that granted first don't count, and those that
-    /// came later granted above what was decided. What was decided has been told to nobody, and
-    /// every node takes the higher fences over as it took the first ones.
+    /// Decides again, on higher fences, if the decided ones can no longer get a majority but the
+    /// lease has one. This happens if early nodes don't count and later ones granted above the
+    /// decision. No caller has got the first decision yet, and every node takes over the higher
+    /// fences in the same way.
     pub(super) fn lift_fences(&mut self, known: Option<FenceBlock>) -> Vec<Next> {
         let Some(fences) = self.fences.filter(|_| !self.told_before) else { return Vec::new() };
         let below = |vote: &Vote| vote.fences().is_some_and(|own| own.last() <= fences.last());
@@ -70,7 +72,7 @@ impl Ballot {
         (0..self.votes.len()).filter_map(|node| self.raise(node, known)).collect()
     }
 
-    /// Has a node take over the lease's fences, if they are decided on and it has lower ones.
+    /// Lets a node take over the lease's fences, if they are decided and the node has lower ones.
     pub(super) fn raise(&mut self, node: usize, known: Option<FenceBlock>) -> Option<Next> {
         let fences = self.fences?;
         let Some(Vote::Holds(holds)) = self.votes.get_mut(node) else { return None };
@@ -78,8 +80,9 @@ impl Ballot {
         if own.last() < fences.last() {
             return Some(Next::Raise(node, fences));
         }
-        // One that granted above what was decided doesn't count: if such nodes did, two at a time could be
-        // told the same fence. A lease that was told before, and is held all the time, is ours.
+        // A node that granted above the decision does not count. If it did, two leases could get
+        // the same fence. A lease whose caller got these fences before, held ever since, is the
+        // exception.
         let ours = known == Some(fences) && holds.before;
         holds.raised |= own.last() == fences.last() || ours;
         None

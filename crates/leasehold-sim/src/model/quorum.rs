@@ -1,10 +1,10 @@
 //! Visits every run of two clients, one lock and three nodes of a quorum.
 //!
-//! The product's own [`Ballot`] decides, and [`LockEntry`] at each node.
+//! The product's own [`Ballot`] decides, and a [`LockEntry`] at each node grants.
 //!
-//! What a client sends to a node arrives in order, late or never; an answer comes at once or not at all. A copy of
-//! what gives a token up may arrive at any time after. Nodes' times of day lie apart. A node that restarts may have
-//! forgotten everything.
+//! A client's requests to a node arrive in order and at any time, or get lost. Answers come at once
+//! or get lost. A copy of the request that abandons a token may arrive at any later time. The
+//! nodes' times of day differ. A node that restarts may have forgotten all data.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,27 +30,27 @@ const MAJORITY: usize = 2;
 const TTL: Duration = Duration::from_secs(1);
 /// In true time, long after the nodes began.
 const START_US: u64 = 10_000_000;
-/// How far time goes at most when nothing is due.
+/// How far time advances at most if no instant is due.
 const STRIDE_US: u64 = 900_000;
 /// By how much each node's time of day is ahead.
 const AHEAD_US: [u64; NODES] = [0, 400_000, 200_000];
 
-/// How much of the world is looked at.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// How often each client tries.
     pub(crate) tries: [u8; CLIENTS],
-    /// How many answers get lost.
+    /// How many answers may get lost.
     pub(crate) lost: u8,
-    /// How often a client gives up what was not answered.
+    /// How often a client may stop waiting for unanswered requests.
     pub(crate) given_up: u8,
-    /// How often what gives a token up arrives twice.
+    /// How often the request that abandons a token may arrive twice.
     pub(crate) doubled: u8,
-    /// How often a node forgets everything; the clients know that one may.
+    /// How often a node may forget all data; the clients know that one may.
     pub(crate) forgets: u8,
-    /// Whether the second node is never asked by the first client.
+    /// Whether the first client can't reach the second node.
     pub(crate) is_cut: bool,
-    /// Whether time passes while a client tries, or has anything on the way.
+    /// Whether time passes while the client tries, or has messages under way.
     pub(crate) is_slow: [bool; CLIENTS],
     pub(crate) horizon_ms: u64,
     pub(crate) planted: Planted,
@@ -64,34 +64,34 @@ pub(crate) enum Planted {
     YoungCounts,
     /// A node counts 50 ms too early.
     CountsEarly,
-    /// A node's age is asked for before it grants.
+    /// A node's age is requested before it grants.
     AgeBeforeGrant,
     /// One node is enough.
     MinorityIsEnough,
-    /// What was got in vain is not given up.
+    /// An unsuccessful try's grants are not abandoned.
     NotUndone,
-    /// Of the fences the lowest is told.
+    /// The client gets the lowest of the fences.
     LowestFence,
-    /// A fence is told before a majority has taken it over.
+    /// The client gets a fence before a majority has taken it over.
     NotRaised,
     /// A lease counts from when the last answer came.
     CountsFromAnswer,
-    /// A client tries again with the token that it gave up.
+    /// A client tries again with an abandoned token.
     TokenAskedAgain,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Try(usize),
-    /// The client's next message arrives at the node, and is answered.
+    /// The client's next message arrives at the node, and its answer at the client.
     Deliver(usize, usize),
-    /// It arrives, and the answer gets lost.
+    /// The message arrives, and its answer gets lost.
     Lose(usize, usize),
-    /// It arrives, and a copy of it is still on the way.
+    /// The message arrives, and a copy of it is still under way.
     Double(usize, usize),
     /// The copy at this index arrives.
     Copy(usize),
-    /// The client waits for nothing that was not answered any longer.
+    /// The client stops waiting for unanswered requests.
     GiveUp(usize),
     Release(usize),
     Forget(usize),
@@ -107,7 +107,7 @@ enum Question {
     Release(FenceBlock),
 }
 
-/// A ballot whose votes tell it from others: each token is tried once here.
+/// A ballot, identified by its votes: each token is tried once here.
 #[derive(Clone, Debug)]
 struct Votes(Ballot);
 
@@ -144,9 +144,10 @@ enum State {
 struct Client {
     tries: u8,
     state: State,
-    /// What is on the way to each node: of which try, and whether the answer is still waited for.
+    /// The messages under way to each node: the number of the try, and whether its answer is still
+    /// awaited.
     under_way: [VecDeque<(u8, Question)>; NODES],
-    /// The nodes that were too young when the try began.
+    /// The nodes that were still warming up when the try began.
     young: [bool; NODES],
 }
 
@@ -164,14 +165,14 @@ pub(crate) struct World {
     lost: u8,
     given_up: u8,
     doubled: u8,
-    /// What arrives a second time: at a node, with its token.
+    /// The second copies: their node, token and content.
     copies: Vec<(usize, Token, Question)>,
     forgotten: u8,
     highest: Option<Fence>,
     fence_fell: bool,
     have_held: [bool; CLIENTS],
     in_vain: bool,
-    /// A node has a token that nobody wants, and nothing is on its way.
+    /// A node still has a token that its client has abandoned, after all messages.
     left_behind: bool,
 }
 
@@ -232,7 +233,7 @@ impl Explored for World {
         }
     }
 
-    /// Client 0 begins: the clients are alike.
+    /// Client 0 begins: the clients are equivalent.
     fn actions(&self, bound: &Bound) -> Vec<Action> {
         let mut actions = Vec::new();
         for (n, client) in self.clients.iter().enumerate() {
@@ -295,14 +296,14 @@ impl Explored for World {
 }
 
 impl World {
-    /// All clocks go at one rate here.
+    /// All clocks run at the same rate here.
     fn now(&self) -> Moment {
         Moment::from_origin(Duration::from_micros(self.true_us))
     }
 
     fn believes(&self, client: usize) -> bool {
         match self.clients[client].state {
-            // Each step has looked at the present already.
+            // `step` has already advanced the lease to the present.
             State::Held { mut lease, .. } => lease.status(Moment::default()) != LeaseStatus::Lost,
             _ => false,
         }
@@ -383,7 +384,7 @@ impl World {
         }
     }
 
-    /// What a node does, and says.
+    /// A node carries out a message and answers.
     fn carry_out(
         &mut self,
         bound: &Bound,
@@ -418,7 +419,7 @@ impl World {
         self.nodes[node].entry.perform(operation, Now { at, fence_floor }, &mut Vec::new())
     }
 
-    /// A client hears what a node says, or that it says nothing.
+    /// A client gets a node's answer, or an error instead.
     fn take_in(
         &mut self,
         bound: &Bound,
@@ -462,7 +463,7 @@ impl World {
         }
     }
 
-    /// A client does what follows.
+    /// A client carries out the ballot's next steps.
     fn go_on(&mut self, bound: &Bound, n: usize, next: Vec<Next>) {
         let now = self.now();
         let client = &mut self.clients[n];
@@ -511,7 +512,7 @@ impl World {
         }
     }
 
-    /// Whether a node has a token of a client which neither wants it nor has anything on the way to it.
+    /// Whether a node still has a token that its client has abandoned, after all messages.
     fn is_left_behind(&self, bound: &Bound) -> bool {
         let at = StoreTime::from_micros(self.true_us);
         (0..CLIENTS).any(|n| {
@@ -528,7 +529,7 @@ impl World {
         })
     }
 
-    /// The next instant at which a rule is about to change its mind, or just did.
+    /// The next instant just before or just after a rule changes its decision.
     fn next_instant(&self) -> u64 {
         let mut next = self.true_us + STRIDE_US;
         let mut consider = |us: u64| {
@@ -558,9 +559,9 @@ impl World {
     }
 }
 
-/// What a node said.
+/// A node's answer.
 enum Answer {
     Acquire(leasehold_core::Acquire),
-    /// Whether it is so, or was done.
+    /// Whether the answer is yes, or the request was carried out.
     Done(bool),
 }

@@ -7,15 +7,15 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What can be searched.
+/// A world that can be searched.
 pub(crate) trait Explored: Clone + Hash {
     type Bound: Copy + fmt::Debug;
     type Action: Copy + fmt::Debug;
-    /// What some states have to be, or the bound expresses too little.
+    /// Names of states that must occur, or the bound expresses too little.
     const MARKS: [&'static str; 2];
 
     fn start(bound: &Self::Bound) -> Self;
-    /// All that may happen next.
+    /// All possible next actions.
     fn actions(&self, bound: &Self::Bound) -> Vec<Self::Action>;
     fn after(&self, bound: &Self::Bound, action: Self::Action) -> Self;
     /// The rule that is violated.
@@ -23,21 +23,22 @@ pub(crate) trait Explored: Clone + Hash {
     fn marks(&self) -> [bool; 2];
 }
 
-/// More states than any bound here has: a bound that grows beyond it fails, and does not go on for hours.
+/// More states than any of the bounds here has. A bound that grows beyond it fails instead of
+/// running for hours.
 const STATES_MAX: usize = 40_000_000;
 
-/// What a search saw.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     states: usize,
-    /// How many states are what, in the words of the model.
+    /// How many states have each mark.
     marks: [(&'static str, usize); 2],
-    /// What was violated, and the actions that led there.
+    /// The rule that was violated, and the actions that led there.
     pub(crate) violation: Option<(&'static str, String)>,
 }
 
 impl Found {
-    /// Whether each mark was seen.
+    /// Whether each mark occurred.
     pub(crate) fn expresses_all(&self) -> bool {
         self.marks.iter().all(|(_, count)| *count > 0)
     }
@@ -54,7 +55,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// A hash is its own hash.
+/// A hasher for values that are hashes already.
 #[derive(Default)]
 struct Itself(u64);
 
@@ -78,7 +79,7 @@ fn fingerprint<W: Explored>(world: &W) -> u64 {
     hasher.finish()
 }
 
-/// Visits each state within the bound, or stops at the first that violates a rule.
+/// Visits each state within the bound, or stops at the first violation.
 pub(crate) fn search<W: Explored>(bound: &W::Bound) -> Found {
     let mut seen: HashSet<u64, BuildHasherDefault<Itself>> = HashSet::default();
     let mut found = Found { marks: W::MARKS.map(|mark| (mark, 0)), ..Found::default() };

@@ -18,30 +18,31 @@ use super::search::Explored;
 const CLIENTS: usize = 2;
 const TTL_MS: u64 = 1_000;
 const WINDOW_MS: u64 = 800;
-/// In true time, which nobody knows.
+/// In true time, which no clock shows.
 const START_US: u64 = 10_000_000;
-/// How far time goes at most when nothing is due.
+/// How far time advances at most if no instant is due.
 const STRIDE_US: u64 = 450_000;
 
-/// How much of the world is looked at.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// How often each client acquires.
     pub(crate) acquisitions: [u8; CLIENTS],
-    /// Requests of each client's acquisition; those after the first are heartbeats.
+    /// Requests of each client's acquisition; all but the first are heartbeats.
     pub(crate) asks: [u8; CLIENTS],
     /// Renewals of a lease.
     pub(crate) renewals: u8,
     /// How often a message is delivered at most.
     pub(crate) copies: u8,
-    /// The store's clock is this fast, and the clients' clocks are this slow.
+    /// How much faster the store's clock is than true time, and how much slower the clients' clocks
+    /// are.
     pub(crate) drift_ppm: i64,
     pub(crate) horizon_ms: u64,
     pub(crate) planted: Planted,
 }
 
 impl Bound {
-    /// For how long the store keeps a lease.
+    /// How long the store keeps a lease.
     fn stored_ttl(&self) -> Ttl {
         ttl(if self.planted == Planted::StoreEndsEarly { TTL_MS - 50 } else { TTL_MS })
     }
@@ -51,11 +52,11 @@ impl Bound {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Planted {
     Nothing,
-    /// A client counts a grant from when its answer came.
+    /// A client counts a grant from the arrival of its answer.
     CountsFromAnswer,
-    /// A client counts a hand-over from when its message came.
+    /// A client counts a queue's grant from the arrival of its notification.
     CountsFromArrival,
-    /// A client counts a hand-over from its last request, which the store may not have.
+    /// A client counts a queue's grant from its last request, which the store may not have.
     CountsFromLast,
     /// A client's deadline has no margin.
     NoMargin,
@@ -63,13 +64,13 @@ pub(crate) enum Planted {
     StoreEndsEarly,
     /// A release ends the lease of any token.
     AnyTokenReleases,
-    /// A client counts a renewal that was not answered.
+    /// A lost lease becomes valid again by a renewal's answer.
     SendingRenews,
     /// A renewal's answer brings a lost lease back.
     LostLeaseRenewed,
     /// The store forgets a free lock with its last fence.
     StoreForgets,
-    /// A client takes the lock again with the token that it had before.
+    /// A client acquires the lock again with its earlier token.
     TokenUsedAgain,
 }
 
@@ -81,7 +82,7 @@ pub(crate) enum Action {
     GiveUp(usize),
     /// The message at this index arrives.
     Deliver(usize),
-    /// Time goes on to the next instant at which something changes.
+    /// Time advances to the next instant at which a rule changes its decision.
     Wait,
 }
 
@@ -118,7 +119,7 @@ struct Client {
     beats: Vec<Moment>,
     place: Option<Place>,
     lease: Option<(LeaseState, Fence)>,
-    /// Whether this lease was lost at some time.
+    /// Whether this lease was ever lost.
     was_lost: bool,
     renewals: u8,
     is_done: bool,
@@ -194,7 +195,7 @@ impl Explored for World {
         }
     }
 
-    /// Client 0 asks first: the clients are alike.
+    /// Client 0 begins: the clients are equivalent.
     fn actions(&self, bound: &Bound) -> Vec<Action> {
         let mut actions = Vec::new();
         for (n, client) in self.clients.iter().enumerate() {
@@ -257,7 +258,7 @@ impl World {
 
     fn believes(&self, client: usize) -> bool {
         self.clients[client].lease.is_some_and(|(mut lease, _)| {
-            // Each step has looked at the present already.
+            // `step` has already advanced the lease to the present.
             lease.status(Moment::default()) != LeaseStatus::Lost
         })
     }
@@ -406,7 +407,7 @@ impl World {
         answer
     }
 
-    /// A client takes a lease in, if it wants one and the lease is still worth something.
+    /// A client takes a lease if it wants one and the lease still holds.
     fn take(&mut self, bound: &Bound, to: Sender, fence: Fence, sent: Moment, ms: u64) -> bool {
         let now = self.client_now(bound);
         let client = &mut self.clients[usize::from(to.client)];
@@ -429,7 +430,7 @@ impl World {
         true
     }
 
-    /// The next instant at which a rule is about to change its mind, or just did.
+    /// The next instant just before or just after a rule changes its decision.
     fn next_instant(&self, bound: &Bound) -> u64 {
         let mut next = self.true_us + STRIDE_US;
         let mut consider = |us: u64| {
@@ -453,7 +454,7 @@ impl World {
         next
     }
 
-    /// Takes away what would change nothing, whenever it arrived: fewer states, the same runs.
+    /// Drops messages that would change nothing at any time: fewer states, the same runs.
     fn forget_vain_messages(&mut self, bound: &Bound) {
         let now = self.client_now(bound);
         let longest = Duration::from_millis(TTL_MS + 100);
