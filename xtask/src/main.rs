@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod book;
+mod budgets;
 mod check;
 mod circles;
 mod commits;

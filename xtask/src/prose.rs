@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::hygiene;
+use crate::{budgets, hygiene};
 
 /// Where the counts are kept.
 const COUNTS: &str = "xtask/prose.txt";
@@ -61,7 +61,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<(), String> {
     fs::write(root.join(COUNTS), written(&found)).map_err(|error| format!("{COUNTS}: {error}"))
 }
 
-/// Where the findings are not those that are written down.
+/// Where the findings are not those that are written down, and pages that are over their budgets.
 pub(crate) fn findings(root: &Path) -> Vec<String> {
     let text = fs::read_to_string(root.join(COUNTS)).unwrap_or_default();
     let found = everywhere(root).unwrap_or_default();
@@ -69,6 +69,7 @@ pub(crate) fn findings(root: &Path) -> Vec<String> {
     if wrong.is_empty() && text != written(&found) {
         wrong.push(format!("{COUNTS}: there are fewer findings now: `cargo xtask prose --write`"));
     }
+    wrong.extend(budgets::findings(root));
     wrong
 }
 

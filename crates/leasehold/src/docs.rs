@@ -6,6 +6,7 @@
 //! | [`cookbook`] | recipes for the command |
 //! | [`chooser`] | which lock and which store to take |
 //! | [`command`] | what the command does |
+//! | [`jobs`] | what a job under a lock gets, and when it is ended |
 //! | [`guarantees`] | all promises, on which assumptions |
 //! | [`faults`] | what each fault does to a lock, store by store |
 //! | [`evidence`] | terms, exceptions and tests of each promise |
@@ -24,7 +25,6 @@
 macro_rules! page {
     ($name:ident $file:literal $($inside:item)*) => {
         #[doc = "[access.md]: crate::docs::operations::access"]
-        #[doc = "[access.md#changing-them-while-locks-are-held]: crate::docs::operations::access#changing-them-while-locks-are-held"]
         #[doc = "[access.md#rights]: crate::docs::operations::access#rights"]
         #[doc = "[command.md]: crate::docs::command"]
         #[doc = "[command.md#exit-codes]: crate::docs::command#exit-codes"]
@@ -70,6 +70,8 @@ macro_rules! page {
         #[doc = "[installing.md]: crate::docs::operations::installing"]
         #[doc = "[interop.md]: crate::docs::interop"]
         #[doc = "[interop.md#rights]: crate::docs::interop#rights"]
+        #[doc = "[jobs.md#a-script]: crate::docs::jobs#a-script"]
+        #[doc = "[jobs.md#the-outcome-in-a-file]: crate::docs::jobs#the-outcome-in-a-file"]
         #[doc = "[log.md]: crate::docs::operations::log"]
         #[doc = "[night.md]: crate::docs::night"]
         #[doc = "[operations.md]: crate::docs::operations"]
@@ -95,6 +97,7 @@ page!(programs "programs.md");
 page!(cookbook "cookbook.md");
 page!(chooser "chooser.md");
 page!(command "command.md");
+page!(jobs "jobs.md");
 page!(guarantees "guarantees.md");
 page!(faults "faults.md");
 page!(evidence "evidence.md");

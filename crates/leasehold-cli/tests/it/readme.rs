@@ -91,6 +91,17 @@ fn the_examples_of_every_kind_of_lock_work_as_they_are_typed() {
 }
 
 #[test]
+fn the_outcome_of_a_job_is_in_its_file_as_the_page_says() {
+    let text = document("docs/jobs.md");
+    let (_, section) = text.split_once("\n## The outcome in a file\n").unwrap();
+    let recipes = recipes(section);
+    assert_eq!(recipes.len(), 1);
+    for (script, output) in recipes {
+        assert_eq!(typed(script).stdout, output, "{script}");
+    }
+}
+
+#[test]
 fn the_quick_start_prints_what_it_says() {
     prints_what_it_says("docs/quick-start.md");
 }
