@@ -7,12 +7,13 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::lease::outcome::Release;
 
-/// As many events as are kept for a reader that is slow.
+/// How many events are kept for a slow reader.
 pub(crate) const KEPT: usize = 1_024;
 
-/// Something that became of a lease of a client. Read by [`Client::events`](crate::Client::events).
+/// Something that happened to a lease of a client. Read by
+/// [`Client::events`](crate::Client::events).
 ///
-/// It has no time of its own: it is told as it happens.
+/// It has no time of its own: a reader gets it as it happens.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LockEvent {
@@ -24,13 +25,13 @@ pub struct LockEvent {
     pub what: LockEventKind,
 }
 
-/// What became of a lease.
+/// What happened to a lease.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum LockEventKind {
-    /// The store granted it, at once or in line.
+    /// The store granted it, at once or to a waiter in the queue.
     Granted,
-    /// It was taken over from where it had been [detached](crate::Guard::detach).
+    /// It was adopted after it had been [detached](crate::Guard::detach).
     Adopted,
     /// It went on to the next contender of this process, which has it under this event's fence.
     HandedOn {
@@ -42,24 +43,24 @@ pub enum LockEventKind {
         /// The fence of the hold that ended with it.
         from: Fence,
     },
-    /// It was let go of without being ended.
+    /// It was [detached](crate::Guard::detach) from its guard.
     Detached,
     /// It was released, by its holder or in the background, and the store has said how that went;
-    /// [`Release::Unknown`] when it never did.
+    /// [`Release::Unknown`] if the store never did.
     Released {
         /// How that went.
         outcome: Release,
-        /// The cool-down that came with it.
+        /// The cooldown that came with it.
         cooldown: Option<Duration>,
     },
     /// It can't be proven any more, before it was released.
     Lost {
         /// What ended it.
         reason: LossReason,
-        /// Why the last renewal failed, as far as that is known.
+        /// Why the last renewal failed, if that is known.
         cause: Option<Reason>,
     },
-    /// This client took it away from its holder ([`Client::force_release`](crate::Client::force_release)).
+    /// This client force-released it ([`Client::force_release`](crate::Client::force_release)).
     Forced,
 }
 
@@ -85,12 +86,13 @@ impl LockEventKind {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The store says that it is not held: it was taken away, or the store has forgotten it, or is not
-    /// in its place any more.
+    /// The store says that it is not held: it was force-released, or the store has forgotten it, or
+    /// the store's directory was moved or removed.
     Refuted,
-    /// Its time was over, and no renewal had been answered.
+    /// It expired before a renewal was answered.
     Expired,
-    /// It was held for as long as it may be ([`LockOptions::max_hold`](crate::LockOptions::max_hold)).
+    /// It was held for as long as it may be
+    /// ([`LockOptions::max_hold`](crate::LockOptions::max_hold)).
     MaxHold,
 }
 
@@ -106,9 +108,9 @@ impl LossReason {
     }
 }
 
-/// What becomes of a client's leases, from the call of [`Client::events`](crate::Client::events) on.
+/// The events of a client's leases, from the call of [`Client::events`](crate::Client::events) on.
 #[derive(Debug)]
-#[must_use = "nothing is told to those that do not ask"]
+#[must_use = "events are lost unless they are read"]
 pub struct LockEvents {
     receiver: broadcast::Receiver<LockEvent>,
     missed: u64,
@@ -124,7 +126,7 @@ impl LockEvents {
     ///
     /// # Cost
     ///
-    /// No round trip. It waits until something happens, without a limit.
+    /// No round trip. It waits for an event without a limit.
     ///
     /// # Cancel safety
     ///

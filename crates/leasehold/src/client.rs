@@ -34,15 +34,15 @@ use crate::shared::Inner;
 use crate::waiting::acquisition::Acquisition;
 use crate::waiting::gate::Gates;
 
-/// How long [`Client::close`] tries to give everything up.
+/// How long [`Client::close`] tries to release everything.
 pub const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection to a store of locks.
 ///
 /// Cheap to clone; all clones share one store. Each request runs on the tokio runtime of its
-/// caller. One thread of the process, `leasehold`, which all clients share, renews leases, notices
-/// their loss, and gives up what dropped futures and guards leave behind. So nothing that a runtime
-/// does, not even its end, costs a lease.
+/// caller. One thread of the process, `leasehold`, serves all clients. It renews leases, notices
+/// their loss, and releases what dropped futures and guards leave behind. So a runtime that is
+/// blocked or ends costs no lease.
 #[derive(Clone)]
 pub struct Client {
     gates: Arc<Gates>,
@@ -64,43 +64,44 @@ impl Client {
         self.gates.client()
     }
 
-    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    /// A mutex of this name: a value, which can't fail and sends its first request when it is
+    /// locked.
     pub fn mutex(&self, key: impl IntoKey) -> Mutex {
         Mutex::new(&self.gates, key.into_key())
     }
 
-    /// A read-write lock of this name. A value: nothing is sent, and nothing can fail before it is
-    /// locked.
+    /// A read-write lock of this name: a value, which can't fail and sends its first request when
+    /// it is locked.
     pub fn rwlock(&self, key: impl IntoKey) -> RwLock {
         RwLock::new(&self.gates, key.into_key())
     }
 
-    /// Several locks that are taken together, all or none; their order does not matter. A value:
-    /// nothing is sent, and nothing can fail before they are locked.
+    /// Several locks that are taken together, all or none; their order does not matter. A value,
+    /// which can't fail and sends its first request when they are locked.
     pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
         Multi::new(&self.gates, keys.into_iter().map(IntoKey::into_key))
     }
 
-    /// An election of this name, with one leader at a time. A value: nothing is sent, and nothing
-    /// can fail before a campaign.
+    /// An election of this name, with one leader at a time: a value, which can't fail and sends its
+    /// first request with a campaign.
     pub fn election(&self, key: impl IntoKey) -> Election {
         Election::new(&self.gates, key.into_key())
     }
 
-    /// A job of this name that starts at most once per `period`, on all hosts together. A value:
-    /// nothing is sent, and nothing can fail before it is started.
+    /// A job of this name that starts at most once per `period`, on all hosts together: a value,
+    /// which can't fail and sends its first request when it is started.
     pub fn once_per(&self, key: impl IntoKey, period: Duration) -> OncePer {
         OncePer::new(&self.gates, key.into_key(), period)
     }
 
-    /// A lock of this name that `owner` may take again while it has it. A value: nothing is sent,
-    /// and nothing can fail before it is locked.
+    /// A lock of this name that `owner` may take again while it has it: a value, which can't fail
+    /// and sends its first request when it is locked.
     pub fn reentrant(&self, key: impl IntoKey, owner: &Owner) -> Reentrant {
         Reentrant::new(&self.gates, &self.owned, key.into_key(), owner)
     }
 
-    /// A semaphore of this name with so many permits. A value: nothing is sent, and nothing can
-    /// fail before a permit is acquired.
+    /// A semaphore of this name with `limit` permits: a value, which can't fail and sends its first
+    /// request when a permit is acquired.
     pub fn semaphore(&self, key: impl IntoKey, limit: u32) -> Semaphore {
         Semaphore::new(&self.gates, key.into_key(), limit)
     }
@@ -123,24 +124,24 @@ impl Client {
         &self.inner().config.owner
     }
 
-    /// Tells what becomes of this client's leases from now on: granted, handed on, released, lost, and
-    /// what it takes away from others by force. For a record that a program keeps; nothing that others do
-    /// is told. Costs the store nothing.
+    /// Reports the events of this client's leases from now on: granted, handed off, released, lost,
+    /// and leases of others that it force-releases. For a record that a program keeps. It sends no
+    /// request, and leaves out the leases of other clients.
     ///
-    /// Each call has a reader of its own, for which the last 1 024 events are kept; a reader that is
-    /// slower [misses](LockEvents::missed) some and holds nothing up.
+    /// Each call has a reader of its own, for which the last 1 024 events are kept. A slower reader
+    /// [misses](LockEvents::missed) some and delays no other work.
     pub fn events(&self) -> LockEvents {
         self.inner().audience.listen()
     }
 
-    /// The last events of a lock in the log of its store, the oldest first: at most `last`, and no more
-    /// than are kept. Clients write them whose store's URL says so, as in
-    /// `redis://host?log=1000` or `embedded:/path?log=1000`, each what became of its own leases; any client
-    /// reads them.
+    /// The last events of a lock in the log of its store, the oldest first: at most `last`, and no
+    /// more than are kept. Clients write them if their store's URL has `log`, as in
+    /// `redis://host?log=1000` or `embedded:/path?log=1000`, each for its own leases. Any client
+    /// can read them.
     ///
-    /// A log is for people, and proves nothing. Events are written after the fact, so one may be missing
-    /// since its process was killed first or the store was away ([`log_missed`](Self::log_missed)), and
-    /// the end of a lease whose holder is gone is written by nobody. Times are the store's.
+    /// A log is for people and is no proof. Events are written after the fact. So one is missing if
+    /// its process was killed first, or if the store was away ([`log_missed`](Self::log_missed)).
+    /// The end of a dead holder's lease has no event. Times are the store's.
     ///
     /// # Cost
     ///
@@ -148,8 +149,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where a store has no place for a log (`memory:`, locks of other
-    /// libraries), [`ErrorKind::Config`] for a bad name, and what the store says.
+    /// [`ErrorKind::Unsupported`] if a store has no log (`memory:`, locks of other libraries),
+    /// [`ErrorKind::Config`] for a bad name, and what the store says.
     ///
     /// # Cancel safety
     ///
@@ -164,8 +165,8 @@ impl Client {
         Ok(entries)
     }
 
-    /// How many events of this client are missing in the log of its store, since they could not be
-    /// written.
+    /// How many events of this client are missing in the log of its store, because they could not
+    /// be written.
     #[must_use]
     pub fn log_missed(&self) -> u64 {
         self.inner().audience.log().map_or(0, LogWriter::missed)
@@ -188,9 +189,10 @@ impl Client {
         self.inner().look(&key.into_key()?).await
     }
 
-    /// What a Redis store has stored for a lock, in words for people: a line for each field, and none where
-    /// nothing is stored. A quorum tells it of each node. [`inspect`](Self::inspect) is for programs: these
-    /// words may change with any version. A token is a secret, and is told by its fingerprint only.
+    /// What a Redis store has stored for a lock, in words for people: a line for each field, or no
+    /// line if nothing is stored. A quorum lists it for each node. [`inspect`](Self::inspect) is
+    /// for programs: these words may change with any version. A token is a secret, so its
+    /// fingerprint stands for it.
     ///
     /// # Cost
     ///
@@ -198,8 +200,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where the store has no such record (`embedded:`, `memory:`, locks of other
-    /// libraries), [`ErrorKind::Config`] for a bad name, and what the store says.
+    /// [`ErrorKind::Unsupported`] if the store has no such record (`embedded:`, `memory:`, locks of
+    /// other libraries), [`ErrorKind::Config`] for a bad name, and what the store says.
     ///
     /// # Cancel safety
     ///
@@ -211,9 +213,10 @@ impl Client {
         raw.map_err(|error| self.inner().explain(error, "show").on_key(&request.key))
     }
 
-    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`: a lease that it
-    /// has, its place in a line, or a grant of which it has no proof yet. The owner's name tells nothing:
-    /// others may have the same. Costs no request; looks at each lease that this client has.
+    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`: a lease, a
+    /// position in a queue, or a grant of which it has no proof yet. The owner's name does not show
+    /// this, since others may have the same. Costs no request; looks at each lease that this client
+    /// has.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -228,9 +231,9 @@ impl Client {
         mark != 0 && self.inner().is_own(mark)
     }
 
-    /// Describes the locks in use whose names start with `prefix`, ordered by name. A `*` at the
-    /// end of the prefix is allowed and means nothing more. A lock that can't be read is in
-    /// [`Listing::unreadable`] and hides no other.
+    /// Describes the locks in use whose names start with `prefix`, ordered by name. A trailing `*`
+    /// in the prefix is ignored. A lock that can't be read is in [`Listing::unreadable`] and hides
+    /// no other.
     ///
     /// # Cost
     ///
@@ -238,7 +241,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked;
+    /// [`ErrorKind::Unavailable`] and the other errors of a store that can't be reached;
     /// [`ErrorKind::Unsupported`] when more than 100 000 locks are in use.
     ///
     /// # Cancel safety
@@ -261,8 +264,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked; anything else
-    /// is a finding.
+    /// [`ErrorKind::Unavailable`] and the other errors of a store that can't be reached. All other
+    /// faults are findings.
     ///
     /// # Cancel safety
     ///
@@ -275,9 +278,10 @@ impl Client {
         Ok(findings)
     }
 
-    /// Takes a lease away from its holder, which learns of it at its next renewal. One that does not renew
-    /// learns of it by [asking](HeldLease::is_held_by_store), since no message goes to holders. The fence must
-    /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    /// Force-releases a lease. Its holder learns of that at its next renewal. A holder that does
+    /// not renew has to look by [`is_held_by_store`](HeldLease::is_held_by_store), since the store
+    /// sends holders no message. The fence must be the one that [`inspect`](Self::inspect) showed;
+    /// another holder's lease is left alone.
     ///
     /// # Cost
     ///
@@ -289,7 +293,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease may or may not have been taken away.
+    /// If dropped, the lease may or may not have been released.
     pub async fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
         let key = key.into_key()?;
         let request = ForceReleaseRequest::new(key.clone(), fence);
@@ -304,8 +308,8 @@ impl Client {
         Ok(answer)
     }
 
-    /// Asks all holders of a lock to let go. Returns how many were asked; 0 if the lock is not
-    /// held. They learn of it with their next renewal, or within a second where they [wait for
+    /// Requests release from all holders of a lock. Returns how many; 0 if the lock is not held.
+    /// They learn of it with their next renewal, or within a second while they [wait for
     /// it](HeldLease::asked). The holders decide.
     ///
     /// # Cost
@@ -318,13 +322,13 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, they may or may not have been asked.
+    /// If dropped, they may or may not get the request.
     pub async fn ask(&self, key: impl IntoKey) -> Result<u32> {
         let key = key.into_key()?;
         self.inner().ask(AskRequest::new(key, self.inner().config.owner.clone())).await
     }
 
-    /// As [`ask`](Self::ask), of the one lease whose fence [`inspect`](Self::inspect) showed.
+    /// As [`ask`](Self::ask), for the one lease whose fence [`inspect`](Self::inspect) showed.
     ///
     /// # Cost
     ///
@@ -336,20 +340,20 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, it may or may not have been asked.
+    /// If dropped, the holder may or may not get the request.
     pub async fn ask_holder(&self, key: impl IntoKey, fence: Fence) -> Result<u32> {
         let mut request = AskRequest::new(key.into_key()?, self.inner().config.owner.clone());
         request.fence = Some(fence);
         self.inner().ask(request).await
     }
 
-    /// Takes over a lease that was [detached](Guard::detach), here or elsewhere, by renewing it. The
-    /// guard has the metadata, the permits and the grace that it had, and is renewed if it was; a
-    /// longest hold and renewal by progress are not carried over.
+    /// Adopts a lease that was [detached](Guard::detach), here or elsewhere, by renewing it. The
+    /// guard has the metadata, the permits and the grace that the lease had, and is renewed if it
+    /// was. A longest hold and renewal by progress are not carried over.
     ///
-    /// The same step gives the lease a new secret, so `lease` and its text are spent: of several that
-    /// adopt it, one gets a guard, and the others change nothing. Detach the guard again for a text
-    /// that is valid.
+    /// The same step gives the lease a new secret, so `lease` and its text are spent. If several
+    /// adopt it, one gets a guard, and the others change nothing. Detach the guard again for a
+    /// valid text.
     ///
     /// # Cost
     ///
@@ -357,21 +361,21 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`] – it had run out; no other holder has had the lock since.
-    /// * [`ErrorKind::Lost`] – it had run out, and another holder may have had the lock since; or
+    /// * [`ErrorKind::Late`] – it had expired; no other holder has had the lock since.
+    /// * [`ErrorKind::Lost`] – it had expired, and another holder may have had the lock since; or
     ///   it was adopted before.
     /// * What the store says. With [`Effect::Unknown`](leasehold_core::Effect::Unknown) the lease
-    ///   may be spent without a holder; it then ends with its ttl.
+    ///   may be spent without a holder; it then expires.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease stays detached or is spent; a spent one ends with its ttl.
+    /// If dropped, the lease stays detached or is spent; a spent one expires.
     pub async fn adopt(&self, lease: &DetachedLease) -> Result<Guard> {
         self.inner().check_open()?;
         lease.adopt(self.inner()).await
     }
 
-    /// Renews a detached lease without taking it over.
+    /// Renews a detached lease without adopting it.
     ///
     /// # Cost
     ///
@@ -379,8 +383,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`adopt`](Self::adopt), and [`ErrorKind::Config`] when the ttl is out of range or leaves no time to
-    /// work. Nothing was sent then.
+    /// As [`adopt`](Self::adopt), and [`ErrorKind::Config`] when the ttl is out of range or leaves
+    /// no time to work. No request was sent then.
     ///
     /// # Cancel safety
     ///
@@ -397,9 +401,9 @@ impl Client {
         Ok(lease.with_ttl(ttl))
     }
 
-    /// Renews a detached lease. If it has run out and nobody has held the lock since, takes the lock anew,
-    /// in the name of this client, says so, and logs a warning. If another holder came, it stays lost.
-    /// See [`Mutex::prolong`](crate::Mutex::prolong).
+    /// Renews a detached lease. If it has expired and the lock had no holder since, re-acquires the
+    /// lock in the name of this client, returns [`Prolonged::Late`], and logs a warning. If another
+    /// holder came, the lease stays lost. See [`Mutex::prolong`](crate::Mutex::prolong).
     ///
     /// # Cost
     ///
@@ -412,8 +416,8 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease may or may not have been renewed. One that was taken anew is given up in the
-    /// background.
+    /// If dropped, the lease may or may not have been renewed. One that was re-acquired is released
+    /// in the background.
     pub async fn prolong(
         &self,
         lease: &DetachedLease,
@@ -435,12 +439,12 @@ impl Client {
         })?;
         let anew = guard.detach().await.map_err(|not| not.into_parts().1)?;
         let (key, ttl) = (lease.key(), anew.ttl());
-        tracing::warn!(target: LOCK, %key, %ttl, "prolonged late, though in nobody's way");
+        tracing::warn!(target: LOCK, %key, %ttl, "prolonged after it had expired; no other holder came since");
         Ok(Prolonged::Late(anew))
     }
 
-    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
-    /// `Ok` says that the lease was held to its end.
+    /// Ends a detached lease, and starts a cooldown if one is given. An `Ok` says that the lease
+    /// was held to its end.
     ///
     /// # Cost
     ///
@@ -480,7 +484,7 @@ impl Client {
     }
 
     /// Releases every lease that this client holds, at the same time; the guards that remain hold
-    /// nothing. An `Ok` says that all were held to their end.
+    /// no lease. An `Ok` says that all were held to their end.
     ///
     /// # Cost
     ///
@@ -488,12 +492,13 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The worst of what [`Guard::release`] would have said of any of them; it names the lock.
+    /// The worst error that [`Guard::release`] would have returned for any of them; it names the
+    /// lock.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if dropped, what was not released yet is released in the background, as far
-    /// as it was begun, or stays held.
+    /// Cancel safe: if dropped, releases that have begun go on in the background. The other leases
+    /// stay held.
     pub async fn release_all(&self) -> Result<()> {
         self.release_all_outcomes().await.verdict()
     }
@@ -516,16 +521,17 @@ impl Client {
         Releases::of(self.inner(), releases).await
     }
 
-    /// The runtime on which leases are renewed, on a thread of its own: for the command, whose watchdog
-    /// has to be told of them while its own runtime stands still. Whatever blocks there holds up renewals.
+    /// The runtime on which leases are renewed, on a thread of its own. The command's watchdog
+    /// needs it to learn of renewals while the command's own runtime stands still. Whatever blocks
+    /// there delays renewals.
     #[doc(hidden)]
     #[must_use]
     pub fn renewing_runtime(&self) -> &tokio::runtime::Handle {
         &self.inner().background
     }
 
-    /// Closes the client: nothing new can be acquired, everything held is released, and what
-    /// dropped futures and guards left behind is given up. Takes [`CLOSE_WITHIN`] at most.
+    /// Closes the client: no lock can be acquired any more, everything held is released, and so is
+    /// what dropped futures and guards left behind. Takes [`CLOSE_WITHIN`] at most.
     ///
     /// # Cost
     ///
@@ -533,12 +539,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if something could not be given up in time. The background goes
-    /// on trying, and what is left ends with its ttl.
+    /// [`ErrorKind::Unavailable`] if something could not be released in time. The background goes
+    /// on trying, and what is left expires.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the client stays closed, and giving up goes on in the background.
+    /// Cancel safe: the client stays closed, and the releases go on in the background.
     pub async fn close(&self) -> Result<()> {
         self.inner().begin_to_close();
         if self.inner().has_nothing_left() {

@@ -1,7 +1,7 @@
 //! Logs what happens to each lock, and counts it with the feature `metrics`.
 //!
-//! The names of metrics and of spans are these here and no others. Neither has a token in it, and no
-//! metric has the name of a lock: there may be any number of those.
+//! The names of metrics and of spans are all here. Neither has a token in it. No metric has the
+//! name of a lock, of which there may be any number.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -20,7 +20,7 @@ use crate::settings::Settings;
 pub(crate) const WAIT: &str = "leasehold.lock.wait.duration";
 /// How long a lease was held, in seconds, by `outcome`: `ended`, `handed_on`, `changed`, or `lost`.
 pub(crate) const HOLD: &str = "leasehold.lock.hold.duration";
-/// How many wait.
+/// How many contenders wait.
 pub(crate) const WAITING: &str = "leasehold.lock.waiting";
 /// How many leases are held.
 pub(crate) const HELD: &str = "leasehold.lock.held";
@@ -32,7 +32,7 @@ pub(crate) const HANDOFFS: &str = "leasehold.lock.handoffs";
 pub(crate) const LOST: &str = "leasehold.lease.lost";
 /// How many renewals failed.
 pub(crate) const RENEWALS_FAILED: &str = "leasehold.lease.renewal.failures";
-/// How many places and leases without an owner were given up.
+/// How many positions and leases without an owner were abandoned.
 pub(crate) const ORPHANS: &str = "leasehold.lease.orphans";
 
 /// Counts something that happened.
@@ -51,8 +51,8 @@ pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static 
     let _ = (name, label, value);
 }
 
-/// One of those that are counted by a gauge for as long as it is there, and then by how long that was.
-/// Without metrics no clock is read, and nothing kept.
+/// Something that a gauge counts while it is there, and a histogram measures when it has gone.
+/// Without metrics it reads no clock and keeps no data.
 #[derive(Debug)]
 struct Present {
     #[cfg(feature = "metrics")]
@@ -75,13 +75,13 @@ impl Present {
         }
     }
 
-    /// Counts it no more.
+    /// Takes it off the gauge.
     fn gone(&self) {
         #[cfg(feature = "metrics")]
         metrics::gauge!(*self.gauge).decrement(1.0);
     }
 
-    /// Takes in that it has gone, and tells for how long it was there.
+    /// Takes it off the gauge, and records for how long it was there.
     fn left(&self, name: &'static str, outcome: &'static str) {
         self.gone();
         #[cfg(feature = "metrics")]
@@ -94,8 +94,8 @@ impl Present {
     }
 }
 
-/// A contender from its first request on, in a span of its own. Dropped before its outcome is known, it
-/// has given up.
+/// A contender from its first request on, in a span of its own. Dropped without an outcome, it
+/// counts as `dropped`.
 #[derive(Debug)]
 pub(crate) struct Contender {
     span: Span,
@@ -115,7 +115,7 @@ impl Contender {
         self.span.clone()
     }
 
-    /// Takes in what became of it: the fence of its lease, `None` of a lock that is busy, or an error.
+    /// Records the outcome: the fence of its lease, `None` for a busy lock, or an error.
     pub(crate) fn ended(mut self, outcome: Result<Option<Fence>, &Error>) {
         self.outcome = match outcome {
             Ok(Some(fence)) => {
@@ -148,29 +148,29 @@ fn name_of(error: &Error) -> &'static str {
     }
 }
 
-/// A lease that is held, in a span of its own, and to whom it is told what becomes of it.
+/// A held lease, in a span of its own, with the readers of its events.
 #[derive(Debug)]
 pub(crate) struct Holding {
     is_over: AtomicBool,
     /// Only where a subscriber wants the span: leases are many, and most programs have none.
     told: Option<Box<Told>>,
     held: Present,
-    /// What the holder noted of its work's end.
+    /// What the holder noted about the end of its work.
     result: OnceLock<Box<str>>,
 }
 
 #[derive(Debug)]
 struct Told {
-    /// Until the end of the hold, with which it is closed.
+    /// Its span lasts until the end of the hold.
     span: Mutex<Span>,
     since: Moment,
 }
 
 impl Holding {
-    /// That it began, as `what`, is told.
+    /// Reports that it began, as `what`.
     pub(crate) fn new(key: &Key, settings: &Settings, fence: Fence, what: LockEventKind) -> Self {
         let Settings { mode, owner, audience, .. } = settings;
-        // Only a grant closes a lock while it is held.
+        // Only a grant starts a cooldown while the lock is held.
         let closed_for = match what {
             LockEventKind::Granted => settings.cooldown.closes_for(),
             _ => None,
@@ -189,7 +189,7 @@ impl Holding {
         }
     }
 
-    /// Takes in how it ended. The first end counts; whether this was it.
+    /// Records how it ended. The first end counts; returns whether this was it.
     pub(crate) fn ended(&self, outcome: &'static str) -> bool {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return false;
@@ -206,14 +206,14 @@ impl Holding {
         true
     }
 
-    /// Tells what became of it.
+    /// Reports an event.
     pub(crate) fn tell(&self, key: &Key, settings: &Settings, fence: Fence, what: LockEventKind) {
         let result = self.result.get().map(|result| &**result);
         let Settings { owner, audience, .. } = settings;
         audience.tell_with(key, fence, Some(owner), (None, result), what);
     }
 
-    /// Notes how the work ended, for whom it is told; the first note counts.
+    /// Notes how the work ended, for the log; the first note counts.
     pub(crate) fn note_result(&self, result: &str) {
         let result: String = result.chars().take(RESULT_MAX).collect();
         if !result.is_empty() {
@@ -225,7 +225,7 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // One whose end was told to nobody is held no more either.
+        // A hold whose end was not recorded is over as well.
         if !*self.is_over.get_mut() {
             self.held.gone();
         }

@@ -1,15 +1,15 @@
 //! Distributed locks: the lock you can prove you hold.
 //!
-//! A **lock** is a name. Its holder has a **lease**, which ends by itself unless it is renewed, so
-//! a crash never keeps others out for ever. Each lease has a **fence**, a number that grows with
-//! every lease of the name. By the fence the protected resource can refuse a holder that is late. A
-//! **store** grants the leases: Redis or Valkey, a directory for the processes of one machine, or
-//! memory for tests. The code is the same for all of them.
+//! A **lock** is a name. Its holder has a **lease**, a hold that expires unless it is renewed, so a
+//! crashed holder blocks others for one lease at most. Each lease has a **fencing token** (a
+//! [`Fence`]): a number that grows with every lease of the name. By it the protected resource can
+//! refuse a stale holder. A **store** grants the leases: Redis or Valkey, a directory for the
+//! processes of one machine, or memory for tests. The code is the same for all of them.
 //!
 //! Begin with [`Client`], a connection to a store. It makes [`Mutex`] values. Locking one gives a
-//! [`Guard`], the proof that this process may act. While the guard lives, its lease is renewed in
-//! the background. If renewals fail, the guard reports the loss *before* the store can grant the
-//! lock to another holder.
+//! [`Guard`], the proof that this process may act. While the guard lives, the client renews its
+//! lease in the background. If renewals fail, the guard reports the loss *before* the store can
+//! grant the lock to another holder.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -36,12 +36,13 @@
 //! | several locks, all or none | [`Client::multi`] | [`lock`](Multi::lock), [`run`](Multi::run) | `job_queue` |
 //! | once an hour, on the first host that tries | [`Client::once_per`] | [`run`](OncePer::run) | `cron_report` |
 //! | one leader, which all can see | [`Client::election`] | [`campaign`](Election::campaign), [`run`](Election::run), [`observe`](Election::observe) | `election` |
-//! | the holder to let go | [`Mutex::ask`] | | [below](#-ask-the-holder-to-let-go) |
+//! | the holder to release | [`Mutex::ask`] | | [below](#-request-release-from-the-holder) |
 //!
-//! For each that waits there are `try_…`, which does not wait, and `…_within`, which waits for a
-//! while. All kinds have leases with fences and the same setters, and are renewed and lost in the
-//! same way. The examples are in the crate's `examples` folder and run as they are. The [pages](docs) of
-//! the crate have [whole programs](docs::programs) to copy and the [guarantees](docs::guarantees).
+//! Each method that waits has a `try_…`, which does not wait, and a `…_within`, which waits for a
+//! limited time. All kinds have leases with fencing tokens and the same setters. The client renews
+//! them all, and reports their loss, in the same way. The examples are in the crate's `examples`
+//! folder and run as they are. The [pages](docs) of the crate have [whole programs](docs::programs)
+//! to copy and the [guarantees](docs::guarantees).
 //!
 //! Use a name for one kind of lock at a time. Mutexes, re-entrant and read-write locks, elections
 //! and jobs are one kind and exclude each other under one name. A semaphore with its limit is
@@ -53,25 +54,29 @@
 //! | --- | --- | --- |
 //! | `memory:` | this client alone; for tests | `embedded` (default) |
 //! | `embedded:` | the processes of this user on this machine, without a server | `embedded` (default) |
-//! | `embedded:/path` | the same, in a directory of choice | `embedded` (default) |
+//! | `embedded:/path` | the same, in a directory that you choose | `embedded` (default) |
 //! | `redis://[user:password@]host[:port][/database]` | one Redis or Valkey server | `redis` (default) |
 //! | `redis+unix:///path/to/socket` | the same, through a Unix socket | `redis` (default) |
 //! | `rediss://…` | the same, through TLS | `tls-rustls` or `tls-native` |
 //! | `redis+sentinel://host,host/name` | primaries that sentinels fail over; `rediss+sentinel://` through TLS | `redis` (default) |
 //! | `redis+cluster://host,host` | a cluster; `rediss+cluster://` through TLS | `redis` (default) |
 //! | `quorum+redis://host,host,host` | a majority of several servers | `quorum` and `redis` |
-//! | `quorum:STORE,STORE,STORE` | a majority of several stores of any sort | `quorum` |
-//! | `spread:NAME=STORE,NAME=STORE` | several stores that share the load: [each lock is in one](store::SpreadStore) | any of theirs |
+//! | `quorum:STORE,STORE,STORE` | a majority of several stores of any kind | `quorum` |
+//! | `spread:NAME=STORE,NAME=STORE` | a sharded store: [each lock is in one of several](store::SpreadStore) | the features of its stores |
 //!
 //! [`Client::connect`] lists the settings that a URL may have.
 //!
-//! The feature `interop` (off by default) adds `interop`: locks shared with programs that use
-//! Redisson, redis-py, redislock, redsync and others. The feature `blocking` (off by default) adds
-//! [the same API for threads](#threads), the feature `metrics` counts waits, holds, hand-offs and
-//! losses through the `metrics` facade, the feature `macros` has the attribute
-//! `#[leasehold::locked("report-{id}")]` for functions, and the feature `tower` a layer that lets one
-//! request at a time through for each key. No feature changes how a type behaves that exists without
-//! it. To use a store of your own, implement [`store::Store`] and give it to [`Client::new`].
+//! Further features, all off by default:
+//!
+//! - `interop` adds the module `interop`: locks shared with programs that use Redisson, redis-py,
+//!   redislock, redsync and others.
+//! - `blocking` adds [the same API for threads](#threads).
+//! - `metrics` counts waits, holds, hand-offs and losses through the `metrics` facade.
+//! - `macros` has the attribute `#[leasehold::locked("report-{id}")]` for functions.
+//! - `tower` has a layer that lets one request at a time through for each key.
+//!
+//! A feature only adds: types that exist without it keep their behaviour. To use a store of your
+//! own, implement [`store::Store`] and give it to [`Client::new`].
 //!
 //! # How to …
 //!
@@ -79,9 +84,10 @@
 //!
 //! ## … run a job once, on the first machine that tries
 //!
-//! [`Mutex::try_lock`] does not wait: a held lock is `None`, not an error. (To learn who holds it,
-//! use [`lock_within`](Mutex::lock_within) with a limit of zero.) A cool-down then keeps the lock
-//! closed for a while, so that a machine whose clock is late does not run the job again.
+//! [`Mutex::try_lock`] does not wait: for a held lock it returns `None` in place of a guard. (To
+//! learn who holds it, use [`lock_within`](Mutex::lock_within) with a limit of zero.) A cooldown
+//! then keeps the lock from being acquired for a while, so that a machine whose clock is behind
+//! does not run the job again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -100,8 +106,9 @@
 //!
 //! ## … run a job once a day
 //!
-//! [`OncePer::run`] is `None` where the job has started in this period already. A body that failed
-//! counts as a start; [`run_or_reopen`](OncePer::run_or_reopen) opens the period for another try.
+//! [`OncePer::run`] returns `None` if the job has started in this period already. A body that
+//! failed counts as a start; [`run_or_reopen`](OncePer::run_or_reopen) reopens the period for
+//! another try.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -135,7 +142,7 @@
 //!
 //! let leadership = election.campaign().await?;
 //! let mut leaders = client.election("scheduler").observe();
-//! // `None` means that nobody leads just now, not that there is no more to see.
+//! // `None` means that there is no leader just now; the next look may find one.
 //! let leader = leaders.changed().await?;
 //! assert_eq!(leader.unwrap().owner.as_str(), "node-a");
 //! leadership.resign().await?;
@@ -163,12 +170,11 @@
 //! ```
 //!
 //! A limit of zero tries once, in one round trip, and gives the same error. With
-//! [`Mutex::give_up_early`] the wait ends at once if the holder's lease runs past the limit.
+//! [`Mutex::give_up_early`] the wait ends at once if the holder's lease expires after the limit.
 //!
 //! ## … set options once for many locks
 //!
-//! [`LockOptions`] apply to every kind of lock. What a single lock needs besides is set on that
-//! lock.
+//! [`LockOptions`] apply to every kind of lock. A single lock can set more on itself.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -204,8 +210,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A body that can fail returns a `Result` of its own, so its caller asks twice: once for the lock,
-//! once for the body.
+//! A body that can fail returns a `Result` of its own, so its caller writes `?` twice: once for the
+//! lock, once for the body.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -229,8 +235,8 @@
 //! ## … protect the resource itself
 //!
 //! A process can be paused between the check of its guard and its write. Only the resource can
-//! refuse that write, by the fence. [`fencing`] has that check for values in this process, for SQL
-//! databases and for Redis. A column of an SQL table takes [`Fence::as_i64`].
+//! refuse that write, by the fencing token. [`fencing`] has that check for values in this process,
+//! for SQL databases and for Redis. A column of an SQL table takes [`Fence::as_i64`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -244,7 +250,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Several locks have a fence each, by name and in the order of the names:
+//! Each of several locks has a fence of its own, by name and in the order of the names:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -258,7 +264,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## … give a lease to another process
+//! ## … transfer a lease to another process
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -274,10 +280,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! On the embedded store a lease ends with the process that took it, unless its client was made
+//! On the embedded store a lease ends with the process that acquired it, unless its client was made
 //! with [`ClientBuilder::detached`].
 //!
-//! ## … list the holders, and take a lease away
+//! ## … list the holders, and force-release a lease
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -293,9 +299,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## … ask the holder to let go
+//! ## … request release from the holder
 //!
-//! The holder is told of the request and decides.
+//! The holder learns of the request and decides.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -316,9 +322,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## … keep a record of what becomes of locks
+//! ## … keep a record of locks
 //!
-//! [`Client::events`] tells each grant, hand-off, release and loss of this client's leases as it happens.
+//! [`Client::events`] reports each grant, hand-off, release and loss of this client's leases as it
+//! happens.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -350,15 +357,16 @@
 //!
 //! The feature `blocking` adds the module `leasehold::blocking`, which has the same types and
 //! methods for programs without a runtime. The async API needs a tokio runtime with time and I/O
-//! (`enable_all`), and panics as tokio does on one without; a client may be
-//! made on one runtime and used on another, or on several at a time, and needs none of them to go on.
-//! A future belongs to the runtime on which it was polled first.
+//! (`enable_all`), and panics as tokio does on one without. A client may be made on one runtime and
+//! used on another, or on several at a time. It outlives them all. A future belongs to the runtime
+//! on which it was polled first.
 //!
 //! One thread of the process, named `leasehold`, renews the leases of all clients, async and
 //! blocking. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread
-//! starts with the first client, sleeps while nothing is held, and does not keep the process alive.
-//! A renewal shows that the process lives, not that the work makes progress. If it should depend on
-//! the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`] from the work.
+//! starts with the first client, and sleeps while no lease is held. It does not keep the process
+//! alive. A renewal shows that the process lives. It does not show that the work makes progress. If
+//! it should depend on the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`]
+//! from the work.
 //!
 //! # Tests with paused time
 //!
@@ -368,47 +376,47 @@
 //!
 //! # What a lease can't promise
 //!
-//! While a guard says that it is held, no other guard of that name in that store does, unless an
-//! operator took the lease away by force ([`Client::force_release`]): the holder learns of that at
-//! its next renewal, at most a third of the ttl later. This assumes clocks that run at the same
-//! speed within 1 %, and a store that keeps what it has acknowledged. It assumes nothing else:
-//! neither a client's time of day, nor the network, nor how long a process is paused.
+//! While a guard says that it is held, no other guard of that name in that store does. The one
+//! exception is [`Client::force_release`]: the holder learns of it at its next renewal, at most a
+//! third of the ttl later. This assumes clocks that run at the same speed within 1 %, and a store
+//! that keeps what it has acknowledged. A client's time of day, the network, and the length of a
+//! process's pauses don't matter.
 //!
 //! * **It can't stop a write that is on its way.** A request that was sent under the lease may
-//!   arrive after its end. Use [the fence](fencing).
+//!   arrive after its end. Use [the fencing token](fencing).
 //! * **It can't outlive its store's memory.** A Redis server may grant a held lock again if it
-//!   restarts without persistence, fails over to a replica that did not have the lock yet, or
-//!   evicts keys. The holder learns of it at its next renewal, at most a third of the ttl later.
-//!   Fences of later leases are still larger, as long as the servers' clocks go forward.
-//! * **It makes work neither atomic nor exactly-once.** A holder that dies half-way leaves half the
+//!   restarts without persistence, evicts keys, or fails over to a replica that lacks the lock. The
+//!   holder learns of it at its next renewal, at most a third of the ttl later. Fences of later
+//!   leases are still larger, as long as the servers' clocks go forward.
+//! * **It does not make work atomic or exactly-once.** A holder that dies half-way leaves half the
 //!   work done, and the next holder has to cope with that.
 //! * **It does not renew while the process stands still**, because it is stopped, swapped out, or
-//!   suspended with its machine. The guard then tells the loss by the clock alone. Choose a `ttl`
+//!   suspended with its machine. The guard then reports the loss by the clock alone. Choose a `ttl`
 //!   longer than the longest pause that the lock should survive.
 //!
 //! # Time
 //!
 //! All times are [`Duration`](std::time::Duration)s. A lease counts from the moment its request was
-//! *sent*, on a clock that goes on while the machine sleeps ([`clock::SystemClock`]), less a margin
-//! of 1 % of the ttl and 2 ms. The default ttl is [`DEFAULT_TTL`]; leases are renewed every third
-//! of their ttl.
+//! *sent*, less a margin of 1 % of the ttl and 2 ms. Its clock goes on while the machine sleeps
+//! ([`clock::SystemClock`]). The default ttl is [`DEFAULT_TTL`]; leases are renewed every third of
+//! their ttl.
 //!
 //! # Cost
 //!
 //! Each method says under *Cost* how many round trips it makes, what it waits for, and for how long
 //! at most. A round trip is one request to the store and its answer: one call of a script on a
-//! Redis server, one transaction of the embedded store. A quorum asks all its nodes at the same
-//! time; taking a lock is two such rounds. Three things can add to it: a connection that has to be
-//! made first, a script that the server does not know yet, and [replicas](docs::operations) that
+//! Redis server, one transaction of the embedded store. A quorum sends to all its nodes at the same
+//! time; acquiring a lock is two such rounds. Three things can add to it: a connection that has to
+//! be made first, a script that the server does not know yet, and [replicas](docs::operations) that
 //! confirm a grant. All of them are part of the time that a request has, the [call
-//! time-out](ClientBuilder::call_timeout), [`DEFAULT_CALL_TIMEOUT`] by default.
+//! timeout](ClientBuilder::call_timeout), [`DEFAULT_CALL_TIMEOUT`] by default.
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`] ([`RunError`] and [`NotChanged`] have one inside, beside what would
-//! be lost otherwise). Branch on [`Error::kind`]. [`Error::effect`] says whether the
-//! operation may have happened all the same: after a time-out that can be *unknown*, neither yes
-//! nor no. Messages name the lock and the store, never a password or a token.
+//! There is one type, [`Error`]. [`RunError`] and [`NotChanged`] have one inside, with a value that
+//! would be lost otherwise. Branch on [`Error::kind`]. [`Error::effect`] says whether the operation
+//! may have happened anyway. After a timeout that can be *unknown*. Messages name the lock and the
+//! store, but have no password or token in them.
 //!
 //! # Cancelling
 //!
@@ -416,11 +424,11 @@
 //! means. A dropped future never leaks a lease: what it may have taken is released in the
 //! background.
 //!
-//! The background needs the process to live on for the time of a request. A program that drops a
-//! future or a guard and exits at once may leave a lease for its ttl, or a place in line for at
-//! most half a minute. [`Client::close`] waits until all of that is given up. Futures that are
-//! awaited to their end need no such care: a release has been answered by then, and a wait that
-//! fails has left the line.
+//! The background needs the process to live on for the time of a request. If a program drops a
+//! future or a guard and exits at once, the store may keep a lease for its ttl, or a position in
+//! the queue for its heartbeat timeout (30 s at most). [`Client::close`] waits until all of that is
+//! released. Futures that are awaited to their end need no such care: a release has been answered
+//! by then, and a wait that fails has left the queue.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -9,21 +9,20 @@ use std::time::Duration;
 use leasehold_core::retry::RetryStrategy;
 use leasehold_core::{Error, ErrorKind, Metadata, OwnerName, Result, Ttl, length};
 
-/// How waiters come to their turn.
+/// Who is next among waiters.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Fairness {
-    /// First come, first served. Waiters stand in the store's line; a release hands the lease to
-    /// the first of them and wakes only that one.
+    /// First come, first served. Waiters are in the store's queue; a release hands the lease to the
+    /// first of them and wakes only that one.
     #[default]
     Fifo,
-    /// Waiters compete: they stand in no line and ask again by their [retry
-    /// strategy](crate::Mutex::retry), so a waiter may starve. Waiters in line for the same lock go
-    /// before them.
+    /// Waiters compete: they poll by their [retry strategy](crate::Mutex::retry), so a waiter may
+    /// starve. Waiters in the queue of the same lock go before them.
     Barging,
 }
 
-/// For how long a wait goes on that is given no limit of its own, such as
+/// How long a wait without a limit of its own may take, such as
 /// [`Mutex::lock`](crate::Mutex::lock).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
@@ -31,10 +30,9 @@ pub enum WaitLimit {
     /// Until the lock is held.
     #[default]
     Forever,
-    /// For at most so long.
+    /// For at most this time.
     For(Duration),
-    /// For at most the ttl that is asked for: a waiter stops by itself, without a deadline of its
-    /// own.
+    /// For at most the ttl of the lease that it waits for.
     Ttl,
 }
 
@@ -58,11 +56,11 @@ impl From<Duration> for WaitLimit {
 /// How to hold a lock and how to wait for it: options to make once and give to locks of any kind,
 /// async and blocking.
 ///
-/// An option that is not set leaves the lock's setting as it is, at first the client's, which are
-/// options [as well](crate::ClientBuilder::options). The first method that locks reports a wrong
-/// setting. A kind of lock ignores options that mean nothing to it: a job
-/// [once per period](crate::OncePer) never waits, and the owner of a
-/// [re-entrant lock](crate::Reentrant) is its [`Owner`](crate::Owner).
+/// An option that is not set leaves the lock's setting as it is. A new lock starts with its
+/// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong
+/// setting. A kind of lock ignores options that it has no use for: a job [once per
+/// period](crate::OncePer) never waits, and the owner of a [re-entrant lock](crate::Reentrant) is
+/// its [`Owner`](crate::Owner).
 ///
 /// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
 ///
@@ -98,7 +96,7 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// Nothing set.
+    /// No option set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -113,7 +111,6 @@ impl LockOptions {
 }
 
 impl fmt::Debug for LockOptions {
-    /// What is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("LockOptions");
         macro_rules! show {
@@ -129,7 +126,7 @@ impl fmt::Debug for LockOptions {
     }
 }
 
-/// Refuses a length in which nothing can be done: a lease is never shorter either.
+/// Refuses a length that is too short for any work: a lease is never shorter either.
 pub(crate) fn long_enough(what: &str, length: Option<Duration>) -> Result<Option<Duration>> {
     match length {
         Some(length) if length < Ttl::MIN.duration() => Err(Error::new(
@@ -144,7 +141,7 @@ pub(crate) fn long_enough(what: &str, length: Option<Duration>) -> Result<Option
     }
 }
 
-/// How a lock is held, for every kind of lock.
+/// Options for holding, for every kind of lock.
 macro_rules! holding_options {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
@@ -154,17 +151,17 @@ macro_rules! holding_options {
                 crate::Ttl::new(ttl).map(|ttl| options.ttl = Some(ttl))
             }
 
-            /// How long before the store can grant the lock to another holder a loss is told, so
-            /// that the work can stop in time: at most half of the ttl. By default 5 % of it, at
-            /// least 20 ms and at most 5 s. A waiter that dies may hold up others for four times
-            /// this, or half a minute where that is longer, and for its ttl at most.
+            /// How early a loss is reported, so that the work can stop in time: this long before
+            /// the store can grant the lock to another holder. At most half of the ttl. By default
+            /// 5 % of it, at least 20 ms and at most 5 s. The heartbeat timeout of a waiter is four
+            /// times this, or 30 s if that is longer, and its ttl at most.
             stop_grace(grace: std::time::Duration) |options| {
                 options.stop_grace = Some(grace);
                 Ok(())
             }
 
             /// Whether leases are renewed in the background; they are by default. A lease that is
-            /// not ends with its ttl.
+            /// not renewed expires after its ttl.
             renew(renew: bool) |options| {
                 options.renew = Some(renew);
                 Ok(())
@@ -180,9 +177,9 @@ macro_rules! holding_options {
             }
 
             /// Renews the lease only while its work makes progress: while
-            /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often,
-            /// which is every 10 ms or less often. Without it, which is the default, a lease is renewed for as long as its guard lives,
-            /// also when the work under it hangs.
+            /// [`HeldLease::progress`](crate::HeldLease::progress) is called at least this often.
+            /// At least 10 ms. Without it, which is the default, a lease is renewed for as long as
+            /// its guard lives, even if the work under it hangs.
             progress_within(limit: impl Into<Option<std::time::Duration>>) |options| {
                 let limit = crate::options::long_enough("a limit on progress", limit.into())?;
                 options.progress_within = Some(limit);
@@ -197,7 +194,7 @@ macro_rules! holding_options {
     };
 }
 
-/// The name of the holder, for the kinds to which that is only text.
+/// The name of the holder, for the kinds to which it is only text.
 macro_rules! owner_option {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
@@ -209,23 +206,24 @@ macro_rules! owner_option {
     };
 }
 
-/// How a lock is waited for, for the kinds that are.
+/// Options for waiting, for the kinds that wait.
 macro_rules! waiting_options {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
-            /// Whether to wait in line, which is the default, or to compete: see
+            /// Whether to queue, which is the default, or to compete: see
             /// [`Fairness`](crate::Fairness).
             fairness(fairness: crate::Fairness) |options| {
                 options.fairness = Some(fairness);
                 Ok(())
             }
 
-            /// When to try again while waiting, and when to give up. By default 5 ms to 250 ms,
-            /// growing, with jitter, for ever. The end of the holder's lease cuts a pause short.
+            /// When to try again while waiting, and when to stop waiting. By default after 5 ms to
+            /// 250 ms, growing, with jitter, without an end. The end of the holder's lease cuts a
+            /// pause short.
             ///
-            /// A waiter in line is woken and needs no pauses, so this also sets
-            /// [`Fairness::Barging`](crate::Fairness::Barging); with
-            /// [`Fairness::Fifo`](crate::Fairness::Fifo) set after it, the pauses are those after
+            /// The store wakes a waiter in its queue, which needs no pauses. So this also sets
+            /// [`Fairness::Barging`](crate::Fairness::Barging). If
+            /// [`Fairness::Fifo`](crate::Fairness::Fifo) is set after it, the pauses apply after
             /// errors.
             retry(strategy: impl crate::retry::RetryStrategy) |options| {
                 options.retry = Some(std::sync::Arc::new(strategy));
@@ -233,7 +231,7 @@ macro_rules! waiting_options {
                 Ok(())
             }
 
-            /// Refuses to wait when so many wait already; without limit by default.
+            /// Refuses to wait when this many wait already; without limit by default.
             max_waiters(max: impl Into<Option<u32>>) |options| {
                 options.max_waiters = Some(max.into());
                 Ok(())
@@ -242,19 +240,19 @@ macro_rules! waiting_options {
     };
 }
 
-/// For how long a lock is waited for, for the kinds that are.
+/// Options for how long to wait, for the kinds that wait.
 macro_rules! patience_options {
     ([$($make:tt)*] $type:ident) => {
         $($make)*! { $type
-            /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
-            /// A holder that renews can only make that later.
+            /// Stops waiting at once if the holder's lease, as it is now, expires after the time to
+            /// wait. Renewals of that holder can only make this later.
             give_up_early(give_up_early: bool) |options| {
                 options.give_up_early = Some(give_up_early);
                 Ok(())
             }
 
-            /// For how long to wait where the call says nothing: for ever by default, for a time, or
-            /// for [as long as the ttl](crate::WaitLimit::Ttl). A limit that a call gives counts
+            /// How long to wait if the call sets no limit: without an end by default, for a time,
+            /// or for [as long as the ttl](crate::WaitLimit::Ttl). A limit of the call counts
             /// instead.
             wait_limit(limit: impl Into<crate::WaitLimit>) |options| {
                 options.wait_limit = Some(limit.into());

@@ -14,7 +14,7 @@ use crate::audience::Audience;
 use crate::config::Config;
 use crate::options::{Fairness, LockOptions, WaitLimit};
 
-/// A lock's name, and the settings of its value, which locks share that were told the same.
+/// A lock's name and its settings, which are shared by locks with equal settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) key: Key,
@@ -22,7 +22,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Checks what can only be checked together.
+    /// Checks settings that are only valid together.
     pub(crate) fn terms(&self) -> Result<Terms> {
         self.settings.terms().map_err(|error| error.on_key(&self.key))
     }
@@ -40,11 +40,11 @@ impl Deref for Named {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) mode: Mode,
-    /// Whether a semaphore that is in use with another limit is taken under that.
+    /// Whether a semaphore that is in use with another limit is acquired under that limit.
     pub(crate) stored_limit: bool,
-    /// Whether it goes before all that don't.
+    /// Whether its waiters go before all that lack this.
     pub(crate) preferred: bool,
-    /// For how long a grant closes the lock.
+    /// The cooldown after a grant.
     pub(crate) cooldown: Cooldown,
     pub(crate) ttl: Ttl,
     pub(crate) stop_grace: Option<Duration>,
@@ -58,14 +58,14 @@ pub(crate) struct Settings {
     pub(crate) fairness: Fairness,
     pub(crate) max_waiters: Option<u32>,
     pub(crate) wait_limit: WaitLimit,
-    /// Whether the lease may be handed on inside this process, of which the store learns nothing.
+    /// Whether the lease may be handed off inside this process, without the store.
     pub(crate) handed_on: bool,
     pub(crate) min_ttl: Ttl,
-    /// To whom it is told what becomes of the leases.
+    /// Gets the events of the leases.
     pub(crate) audience: Arc<Audience>,
 }
 
-/// How a lease is to be held.
+/// How a lease is held.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
@@ -104,7 +104,6 @@ impl Settings {
         settings
     }
 
-    /// Takes over what is set.
     pub(crate) fn set(&mut self, options: &LockOptions) -> Result<()> {
         if let Some(error) = &options.wrong {
             return Err(error.clone());
@@ -133,12 +132,12 @@ impl Settings {
         put(options.wait_limit.as_ref(), &mut self.wait_limit);
     }
 
-    /// For how long to wait: what a call says, or else the limit that is set.
+    /// For how long to wait: the limit of the call, or else the limit that is set.
     pub(crate) fn limit(&self, told: Option<Duration>) -> Option<Duration> {
         told.or_else(|| self.wait_limit.under(self.ttl))
     }
 
-    /// The same in a mode.
+    /// As these settings, in this mode.
     pub(crate) fn in_mode(self: &Arc<Self>, mode: Mode) -> Arc<Self> {
         let mut settings = Arc::clone(self);
         if settings.mode != mode {
@@ -154,7 +153,7 @@ impl Settings {
             let why = format!("a ttl of {ttl} is below this client's minimum of {min_ttl}");
             return Err(Error::new(ErrorKind::Config, why));
         }
-        // The store is not to keep the lock for longer than it may be held.
+        // A store must not keep the lock for longer than it may be held.
         let ttl = &match self.max_hold.map(Ttl::new) {
             Some(Ok(max_hold)) => max_hold.min(*ttl),
             Some(Err(_)) | None => *ttl,

@@ -19,11 +19,11 @@ use crate::owner;
 use crate::rt;
 use crate::shared::Inner;
 
-/// Pauses between two tries to reach a store.
+/// Pauses between tries to reach a store.
 const RETRY_STORE_PAUSE_MIN: Duration = Duration::from_millis(100);
 const RETRY_STORE_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What is told of each failed try to reach the store.
+/// Called with the error of each failed try to reach the store.
 type OnRetryStore = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// Settings of a [`Client`].
@@ -134,13 +134,13 @@ impl Default for ClientBuilder {
     }
 }
 
-/// In less time no server answers.
+/// No server answers in less time.
 fn check_call_timeout(length: Duration) -> Result<()> {
     options::long_enough("a call timeout", Some(length)).map(drop)
 }
 
 impl ClientBuilder {
-    /// The ttl of this client's locks unless they say otherwise: 10 ms to 30 days, by default
+    /// The ttl of this client's locks that set none themselves: 10 ms to 30 days, by default
     /// [`DEFAULT_TTL`].
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -148,16 +148,16 @@ impl ClientBuilder {
     }
 
     /// Refuses a shorter ttl than this, for locking and for every change of a lease's length, so
-    /// that no lock can vanish by mistake. By default any ttl is taken.
+    /// that no lock expires early by mistake. By default any ttl in range is accepted.
     pub const fn min_ttl(mut self, min_ttl: Duration) -> Self {
         self.min_ttl = min_ttl;
         self
     }
 
-    /// Refuses to give a lease that is held a shorter length than this, counted from then
-    /// ([`Guard::renew_to`](crate::HeldLease::renew_to), [`Client::renew`]), so that no lock is shortened
-    /// to nothing by mistake. What is set here decides alone; by default it is the [shortest
-    /// ttl](Self::min_ttl).
+    /// Refuses to set a held lease to a shorter length than this, counted from then
+    /// ([`Guard::renew_to`](crate::HeldLease::renew_to), [`Client::renew`]). So no lock is
+    /// shortened too much by mistake. If this is set, it alone decides; by default it is the
+    /// [shortest ttl](Self::min_ttl).
     pub const fn min_renewal(mut self, min_renewal: Duration) -> Self {
         self.min_renewal = Some(min_renewal);
         self
@@ -169,9 +169,9 @@ impl ClientBuilder {
         self
     }
 
-    /// What this client's locks are set to unless they say otherwise: for how long to wait, when to try
-    /// again, and whatever else [`LockOptions`] have. What is wrong with them is told when the client
-    /// is made. A ttl and an owner among them count before [`ttl`](Self::ttl) and
+    /// The options of this client's locks that set none themselves: for how long to wait, when to
+    /// try again, and all others of [`LockOptions`]. A wrong option is reported when the client is
+    /// made. A ttl and an owner among them count before [`ttl`](Self::ttl) and
     /// [`owner`](Self::owner).
     ///
     /// ```
@@ -180,7 +180,7 @@ impl ClientBuilder {
     /// use leasehold::{Client, ErrorKind, LockOptions, WaitLimit};
     /// use std::time::Duration;
     ///
-    /// // A lease of 5 s, asked for every 100 ms, for 5 s at most.
+    /// // A lease of 5 s, requested every 100 ms, for 5 s at most.
     /// let usual = LockOptions::new()
     ///     .ttl(Duration::from_secs(5))
     ///     .retry(Linear::new(Duration::from_millis(100)))
@@ -197,19 +197,19 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one request to the store may take, at least 10 ms, [`DEFAULT_CALL_TIMEOUT`] by default. A
-    /// request under a short ttl is given no more than the ttl. To connect has two of them: one for the
-    /// connection, and one for the first request.
+    /// How long one request to the store may take, at least 10 ms, [`DEFAULT_CALL_TIMEOUT`] by
+    /// default. A request under a shorter ttl has no more time than the ttl. Connecting has twice
+    /// this: once for the connection, and once for the first request.
     pub const fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout;
         self
     }
 
-    /// How often in a row a released lock goes to the next waiter of this same client without
-    /// asking the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters with
-    /// the same settings take part, and only for 50 ms after a grant by the store, so that waiters
-    /// elsewhere get their turn. The leadership of an [`Election`](crate::Election) always goes
-    /// through the store, where all can see each leader.
+    /// How often in a row a released lock goes to the next waiter of this same client without a
+    /// request to the store, [`DEFAULT_LOCAL_HANDOFFS`] by default; 0 turns that off. Only waiters
+    /// with the same settings take part, and only for 50 ms after a grant by the store, so that
+    /// waiters elsewhere get their turn. The leadership of an [`Election`](crate::Election) always
+    /// goes through the store, where all can see each leader.
     pub const fn local_handoffs(mut self, handoffs: u32) -> Self {
         self.local_handoffs = handoffs;
         self
@@ -222,10 +222,10 @@ impl ClientBuilder {
         self
     }
 
-    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`): the
-    /// client, and a `memory:` store that it connects to, count on the runtime's time, and leases
-    /// are renewed by tasks of that runtime in place of a thread. A lease of half a minute then
-    /// runs out at once when all tasks wait, and at the same point in every run of the test.
+    /// For tests whose runtime's time is paused (`#[tokio::test(start_paused = true)]`). The client
+    /// counts on the runtime's time, and so does a `memory:` store that it connects to. Tasks of
+    /// that runtime renew the leases in place of a thread. A lease of 30 s then expires at once
+    /// when all tasks wait, and at the same point in every run of the test.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -233,38 +233,39 @@ impl ClientBuilder {
     /// #     .unwrap().block_on(async {
     /// let client = leasehold::Client::builder().tokio_time().connect("memory:").await?;
     /// let guard = client.mutex("stock").renew(false).lock().await?;
-    /// guard.lost().await; // half a minute, in no time
+    /// guard.lost().await; // 30 s, in no time
     /// # Ok::<(), leasehold::Error>(())
     /// # }).unwrap();
     /// ```
     ///
-    /// In a test without this, a wait takes the time that it takes, while the runtime's own timers,
-    /// `tokio::time::timeout` for one, are over at once. Stores other than memory count on real
-    /// time, and connections to servers can't be made while time is paused. Not for anything but
-    /// tests: leases depend on the runtime here.
+    /// In a test without this, leases and waits take real time, while the runtime's own timers,
+    /// such as `tokio::time::timeout`, end at once. Stores other than memory count on real time,
+    /// and connections to servers can't be made while time is paused. Only for tests: leases depend
+    /// on the runtime here.
     pub const fn tokio_time(mut self) -> Self {
         self.tokio_time = true;
         self
     }
 
-    /// Takes leases that outlive this process: on the embedded store a lease normally ends with
-    /// its process; a detached one ends with its ttl. Only for clients made by
-    /// [`connect`](Self::connect). Other stores make no difference.
+    /// Takes leases that outlive this process: on the embedded store a lease normally ends with its
+    /// process; a detached one expires. Only for clients made by [`connect`](Self::connect). With
+    /// other stores it has no effect.
     pub const fn detached(mut self, detached: bool) -> Self {
         self.detached = detached;
         self
     }
 
-    /// The store's password, where the URL has none. Shown nowhere.
+    /// The store's password, if the URL has none. No output shows it.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// What to log in to servers with, where the URL has neither a password nor a `password_file`; it counts before
-    /// [`password`](Self::password). It is called when the store is first connected to, when a server refuses what it
-    /// returned, and before that [ends](crate::redis::Credentials::valid_for): connections that are open log in anew
-    /// then, and no lease is at risk. It may block. See
+    /// The credentials for servers, if the URL has neither a password nor a `password_file`. It
+    /// counts before [`password`](Self::password). The client calls it when it first connects to
+    /// the store, when a server refuses what it returned, and before that
+    /// [ends](crate::redis::Credentials::valid_for). Open connections log in again then, and no
+    /// lease is at risk. It may block. See
     /// [`RedisStoreBuilder::credentials`](crate::redis::RedisStoreBuilder::credentials).
     ///
     /// ```no_run
@@ -289,8 +290,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The same for sentinels, which have users of their own, where the URL has neither a
-    /// `sentinel_password` nor a `sentinel_password_file`.
+    /// As [`credentials`](Self::credentials), for sentinels, which have users of their own: if the
+    /// URL has neither a `sentinel_password` nor a `sentinel_password_file`.
     #[cfg(feature = "redis")]
     pub fn sentinel_credentials(
         mut self,
@@ -300,44 +301,44 @@ impl ClientBuilder {
         self
     }
 
-    /// For how long to go on trying to reach a store that is away when the client first needs it;
-    /// not at all by default, so that a wrong address is told at once.
+    /// For how long to go on trying to reach a store that is away when the client first needs it.
+    /// By default there is one try, so that a wrong address is reported at once.
     ///
-    /// [`connect`](Self::connect) tries for so long, with pauses of up to a second. A client that was
-    /// made of a [`store`](Self::store) has asked it nothing, so there its waits for locks go on for
-    /// so long until the store has answered one. What no time can mend (a wrong password, a URL that
-    /// can't be used) fails at once.
+    /// [`connect`](Self::connect) tries for this time, with pauses of up to a second. A client that
+    /// was made of a [`store`](Self::store) has sent it no request yet, so its waits for locks go
+    /// on for this time until the store has answered one. Errors that time can't mend (a wrong
+    /// password, an unusable URL) end the tries at once.
     ///
     /// Once the store was reached, waits for locks ride out its absence anyway: within their limit,
-    /// and without one for 30 s, or for this time where it is longer.
+    /// and without one for 30 s, or for this time if it is longer.
     pub const fn retry_store(mut self, length: Duration) -> Self {
         self.retry_store = length;
         self
     }
 
-    /// What to call after each failed try to reach the store, when another follows; see
+    /// Called after each failed try to reach the store, when another follows; see
     /// [`retry_store`](Self::retry_store). It must not block.
     pub fn on_retry_store(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_retry_store = Some(Arc::new(tell));
         self
     }
 
-    /// Keeps locks as another library does, so that its programs and this client's keep each other
-    /// out. For programs that are told the layout, such as the command: what locks of this layout
-    /// don't have is [`ErrorKind::Unsupported`] when it is asked for. With a layout that is known
-    /// while the program is written, [`interop`](crate::interop) has types without what is not
-    /// there. Only for URLs of one Redis server, of sentinels, or of a cluster.
+    /// Keeps locks as another library does, so that its programs and this client's exclude each
+    /// other. For programs that get the layout from their users, such as the command: features that
+    /// this layout lacks are [`ErrorKind::Unsupported`] when they are used. If the layout is known
+    /// while the program is written, use [`interop`](crate::interop), whose types lack these
+    /// features. Only for URLs of one Redis server, of sentinels, or of a cluster.
     ///
-    /// A lease goes to no other waiter of this client [without the store](Self::local_handoffs),
-    /// so that the other programs get their turn.
+    /// A lease goes to no other waiter of this client [without the store](Self::local_handoffs), so
+    /// that the other programs get their turn.
     #[cfg(feature = "interop")]
     pub fn interop(mut self, layout: leasehold_redis::interop::Layout) -> Self {
         self.layout = Some(layout);
         self.local_handoffs(0)
     }
 
-    /// Gives a lock in [another library's layout](Self::interop) that is found without any expiry
-    /// this one, 10 ms to 30 days, so that it comes free then. See
+    /// Sets this expiry, 10 ms to 30 days, on a lock in [another library's layout](Self::interop)
+    /// that is found without one, so that it comes free. See
     /// [`InteropStore::leftovers`](crate::interop::InteropStore::leftovers).
     #[cfg(feature = "interop")]
     pub const fn leftovers(mut self, expiry: Duration) -> Self {
@@ -345,18 +346,18 @@ impl ClientBuilder {
         self
     }
 
-    /// Has the store log about so many events, up to 100 000, where its URL does not say how many
-    /// (`log=0` for none); 0 by default. Of a server it is the events of each lock, of a directory
-    /// those of all. See [`Client::log`].
+    /// Has the store log about this many events, up to 100 000, if its URL does not say how many
+    /// (`log=0` for none); 0 by default. A server keeps them for each lock, a directory for all
+    /// locks together. See [`Client::log`].
     pub const fn log(mut self, events: u32) -> Self {
         self.log = events;
         self
     }
 
-    /// For how long a server keeps the last fence of an idle lock, where its URL does not say
-    /// (`fence_retention=10m`): 1 s to 30 days, by default ten minutes. After it, the server's clock
-    /// alone keeps fences growing: set it longer than that clock could ever be set back. Other stores
-    /// make no difference.
+    /// For how long a server keeps the last fence of an idle lock, if its URL does not say
+    /// (`fence_retention=10m`): 1 s to 30 days, by default 10 minutes. After it, the server's clock
+    /// alone keeps fences growing: set it longer than that clock could ever be set back. With other
+    /// stores it has no effect.
     pub const fn fence_retention(mut self, length: Duration) -> Self {
         self.fence_retention = Some(length);
         self
@@ -402,7 +403,7 @@ impl ClientBuilder {
         Ok(Client::of(client))
     }
 
-    /// Opens the store, and goes on trying for as long as it was told to.
+    /// Opens the store, and goes on trying for [`retry_store`](Self::retry_store).
     async fn reach(&self, url: &str, options: &store_url::Options) -> Result<Arc<dyn Store>> {
         let clock = &*options.clock;
         let pauses = Exponential::new(RETRY_STORE_PAUSE_MIN, RETRY_STORE_PAUSE_MAX);
@@ -448,8 +449,7 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
-    /// of range, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
-    /// renewed.
+    /// of range, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
     pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
         self.start(store).map(Client::of)
     }
@@ -500,14 +500,18 @@ impl Client {
     ///
     /// ```text
     /// quorum+redis://[user:password@]host,host,host[/database][?setting=value&…]
-    /// quorum:STORE,STORE,STORE       stores of any sort; settings may stand among them
+    /// quorum:STORE,STORE,STORE       stores of any kind; settings may stand among them
     /// ```
     ///
-    /// or `spread:NAME=STORE,NAME=STORE`, with [each lock in one of several
-    /// stores](crate::store::SpreadStore), all of which have to be there when the client is made. A
-    /// quorum has the settings `max_ttl` (the longest lease that any client takes there, `60s`; a node
-    /// that was restarted counts after so long), `node_timeout` (`500ms`) and `keep_leases` (`yes`
-    /// if no node loses a lease by a restart; `no`).
+    /// or `spread:NAME=STORE,NAME=STORE`, a [sharded store](crate::store::SpreadStore), with each
+    /// lock in one of several stores. All of them must be reachable when the client is made.
+    ///
+    /// A quorum has these settings:
+    ///
+    /// - `max_ttl` (`60s`): the longest lease that any client takes there. A restarted node counts
+    ///   again after this time.
+    /// - `node_timeout` (`500ms`).
+    /// - `keep_leases` (`no`): `yes` if every node keeps its leases over restarts.
     ///
     /// # Cost
     ///
@@ -516,8 +520,8 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::Config`] for a URL that can't be used, [`ErrorKind::Unsupported`] for a store
-    /// that this build leaves out, and what the store says when it can't be opened or reached.
-    /// No message repeats the URL's password.
+    /// that this build leaves out, and what the store says when it can't be opened or reached. No
+    /// message repeats the URL's password.
     ///
     /// # Cancel safety
     ///

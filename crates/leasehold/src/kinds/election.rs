@@ -18,13 +18,13 @@ pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// An election with one leader at a time, in any process that uses the same store.
 ///
-/// A value: making one sends nothing and cannot fail. The leader has a lease, renewed while it
-/// leads, with a fence that grows with every leader. It learns of a loss `stop_grace` before the
-/// store can grant the leadership to another candidate, so that it can step down in time. Its
-/// [metadata](Self::metadata), such as its address, is visible to all.
+/// A value, which can't fail and sends its first request with a campaign. The leader has a lease,
+/// renewed while it leads, with a fencing token that grows with every leader. It learns of a loss
+/// `stop_grace` before the store can grant the leadership to another candidate, so that it can step
+/// down in time. Its [metadata](Self::metadata), such as its address, is visible to all.
 ///
-/// The election is the lock of its name: a holder of a [`Mutex`](crate::Mutex) of that name keeps
-/// all candidates out and is seen as the leader. Give elections names that no lock has.
+/// The election is the lock of its name: a holder of a [`Mutex`](crate::Mutex) of that name
+/// excludes all candidates and is seen as the leader. Use names for elections that no lock has.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -39,7 +39,7 @@ pub const DEFAULT_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-#[must_use = "nothing is done without a campaign"]
+#[must_use = "an election does nothing without a campaign"]
 pub struct Election {
     value: LockValue,
     look_every: Duration,
@@ -54,7 +54,7 @@ setters!(Election: holding_options owner_option waiting_options patience_options
 pub struct Leader {
     /// Its name.
     pub owner: OwnerName,
-    /// What it says about itself.
+    /// Its metadata.
     pub metadata: Metadata,
     /// The fence of its lease, larger than those of all leaders before.
     pub fence: Fence,
@@ -82,7 +82,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
@@ -104,8 +104,7 @@ impl Election {
         Ok(self.value.try_take().await?.map(Leadership))
     }
 
-    /// Becomes the leader, and waits for as long as that takes. Candidates are elected in order of
-    /// arrival.
+    /// Becomes the leader, and waits until it is. Candidates are elected in order of arrival.
     ///
     /// # Cost
     ///
@@ -141,10 +140,9 @@ impl Election {
 
     /// Campaigns, and runs `body` whenever this candidate leads. When the leadership is lost, the
     /// body is dropped where it stands, before another candidate can lead, and the next campaign
-    /// begins. Returns what the body returned, having resigned; or `None`, having resigned, once
-    /// `stop` returns.
+    /// begins. Resigns and returns what the body returned, or `None` once `stop` returns.
     ///
-    /// A store that can't be reached is asked again, each time after a pause of
+    /// While the store can't be reached, it tries again, each time after a pause of
     /// [`look_every`](Self::look_every).
     ///
     /// # Cost
@@ -153,12 +151,11 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those for which it is of no use to try again, such as [`ErrorKind::Config`] and
-    /// [`ErrorKind::Closed`].
+    /// Errors that another try can't mend, such as [`ErrorKind::Config`] and [`ErrorKind::Closed`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and leadership or candidacy given up in the background.
+    /// Cancel safe: the body is dropped, and leadership or candidacy is released in the background.
     ///
     /// # Examples
     ///
@@ -193,7 +190,7 @@ impl Election {
                 () = &mut stop => Some(None),
                 done = body(lease.clone()) => Some(Some(done)),
             };
-            // What the body did is done, whatever becomes of the resignation.
+            // What the body did is done, even if the resignation fails.
             drop(leadership.resign().await);
             if let Some(done) = done {
                 return Ok(done);
@@ -204,7 +201,7 @@ impl Election {
     /// As [`run`](Self::run), with calls instead of a body: `elected` when this candidate begins to
     /// lead, and `stepped_down` when it no longer does, before another candidate can lead.
     ///
-    /// Calls are short: while one runs, nothing else here does.
+    /// Keep the calls short: while one runs, all else here waits.
     ///
     /// # Cost
     ///
@@ -216,7 +213,7 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: leadership or candidacy is given up in the background; `stepped_down` is not
+    /// Cancel safe: leadership or candidacy is released in the background; `stepped_down` is not
     /// called.
     pub async fn run_callbacks(
         &self,
@@ -302,10 +299,10 @@ impl Election {
 
 /// Sees leaders come and go. Made by [`Election::observe`].
 ///
-/// It asks the store at [intervals](Election::look_every), so a leadership that is shorter than
-/// that can go unseen.
+/// It looks at [intervals](Election::look_every), so a leadership that is shorter than that can go
+/// unseen.
 #[derive(Debug)]
-#[must_use = "nothing is seen without looking"]
+#[must_use = "an observer sees leaders only when it is polled"]
 pub struct Observer {
     election: Election,
     seen: Option<Option<Leader>>,
@@ -313,9 +310,9 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The leader after a change, or `None` while there is none: that is not the end, and another
-    /// leader may come. The first call returns the current leader at once; each later call returns
-    /// when the leader has changed.
+    /// The leader after a change, or `None` while there is none: another leader may come. The first
+    /// call returns the current leader at once; each later call returns when the leader has
+    /// changed.
     ///
     /// # Cost
     ///
@@ -327,7 +324,7 @@ impl Observer {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: no change that would have been seen is missed.
+    /// Cancel safe: the next call returns a change that this one would have returned.
     pub async fn changed(&mut self) -> Result<Option<Leader>> {
         let clock = std::sync::Arc::clone(&self.election.value.client().clock);
         loop {
@@ -354,10 +351,9 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
 
 /// A leadership: the proof that this process leads.
 ///
-/// What can be asked of the lease, such as its [fence](HeldLease::fence) and whether it is
-/// [lost](HeldLease::lost), is asked of the [`HeldLease`] that this derefs to. Dropping it resigns in the
-/// background.
-#[must_use = "dropping the leadership gives it up in the background; call resign().await to be sure"]
+/// It derefs to the [`HeldLease`], which has the [fencing token](HeldLease::fence) and says whether
+/// the leadership is [lost](HeldLease::lost). Dropping it resigns in the background.
+#[must_use = "dropping the leadership resigns in the background; call resign().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct Leadership(Guard);
 

@@ -33,7 +33,7 @@ impl LockValue {
         self.gates.client()
     }
 
-    /// Sets something; the first thing that is wrong is kept and told by what locks.
+    /// Changes a setting. The first wrong one is kept, and reported by the method that locks.
     pub(crate) fn set(&mut self, set: impl FnOnce(&mut Settings) -> Result<()>) {
         if let Ok(Named { key, settings }) = &mut self.settings
             && let Err(error) = set(Arc::make_mut(settings))
@@ -43,14 +43,14 @@ impl LockValue {
         }
     }
 
-    /// The same with something set.
+    /// This value with a setting changed.
     pub(crate) fn with(&self, set: impl FnOnce(&mut Settings) -> Result<()>) -> Self {
         let mut value = self.clone();
         value.set(set);
         value
     }
 
-    /// The same for another lock.
+    /// This value for another lock.
     pub(crate) fn of(&self, key: &Key) -> Self {
         let mut value = self.clone();
         if let Ok(settings) = &mut value.settings {
@@ -66,19 +66,18 @@ impl LockValue {
         }
     }
 
-    /// Tries once, without waiting.
     pub(crate) async fn try_take(&self) -> Result<Option<Guard>> {
         let mut acquisition = self.acquisition(Some(Duration::ZERO))?;
         let begun_now = acquisition.limits.started;
         acquisition.try_once(begun_now).await
     }
 
-    /// Waits for at most `limit`, or as the settings say.
+    /// Waits for at most `limit`, or for the limit of the settings.
     pub(crate) async fn take(&self, limit: Option<Duration>) -> Result<Guard> {
         self.wait(Box::new(self.acquisition(limit)?)).await
     }
 
-    /// Goes on with an acquisition until the lock is held.
+    /// Continues an acquisition until the lock is held.
     pub(crate) async fn wait(&self, acquisition: Box<Acquisition>) -> Result<Guard> {
         waiting::wait(acquisition, &self.gates).await
     }

@@ -27,11 +27,11 @@ use crate::waiting::sight::{Limits, Sight};
 
 /// Several locks that are taken together: all of them or none.
 ///
-/// A value: making one sends nothing and cannot fail. A try is one atomic step if the store can do
-/// that for these names. If it can't, as for names in different slots of a cluster, the try takes
-/// them one after the other and gives them back at the first that is not free. A caller that waits
-/// stands in line for one lock after the other, in the order of their names, and keeps those it
-/// has. All callers use that order, so overlapping sets never deadlock.
+/// A value, which can't fail and sends its first request when it is locked. A try is one atomic
+/// step if the store can do that for these names. If it can't, as for names in different slots of a
+/// cluster, the try takes one lock after the other, and releases them all at the first that is not
+/// free. A caller that waits queues for one lock after the other, in the order of their names, and
+/// keeps those it has. All callers use that order, so overlapping sets never deadlock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -69,11 +69,11 @@ impl Multi {
         }
     }
 
-    /// The names, in the order in which they are waited for.
+    /// The names, in the order in which a caller waits for them.
     ///
     /// # Errors
     ///
-    /// What is wrong with the names, or the first setting that is wrong.
+    /// The error of the names, or of the first wrong setting.
     pub fn keys(&self) -> Result<&[Key]> {
         self.value.key().map(|_| &*self.keys)
     }
@@ -88,19 +88,19 @@ impl Multi {
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting, a name given twice, or no names.
     /// * [`ErrorKind::Conflict`] – one of the names is in use as another kind of lock.
-    /// * [`ErrorKind::Lost`] – one of them was over before the last was taken; none is held.
-    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    /// * [`ErrorKind::Lost`] – one of them expired before the last was taken; none is held.
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be reached; see
     ///   [`Error::effect`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: whatever was taken is given up in the background.
+    /// Cancel safe: whatever was taken is released in the background.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
         let all = self.acquisitions(Some(Duration::ZERO))?;
         Ok(try_all(all).await?.map(|guards| self.guard(guards)))
     }
 
-    /// Takes all of the locks, and waits for as long as that takes.
+    /// Takes all of the locks, and waits until they are free.
     ///
     /// # Cost
     ///
@@ -108,13 +108,13 @@ impl Multi {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives up.
-    /// When one of them is lost while another is waited for, say since the store was away for longer than
-    /// its ttl, all are asked for again. After an error nothing is held.
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy ends.
+    /// One of them can be lost while another is waited for, for example because the store was away
+    /// for longer than its ttl. All are then requested again. After an error no lock is held.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: whatever was taken is given up in the background.
+    /// Cancel safe: whatever was taken is released in the background.
     pub async fn lock(&self) -> Result<MultiGuard> {
         self.take(None).await
     }
@@ -128,11 +128,11 @@ impl Multi {
     /// # Errors
     ///
     /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error names
-    /// the lock that was waited for.
+    /// the lock for which it waited.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: whatever was taken is given up in the background.
+    /// Cancel safe: whatever was taken is released in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<MultiGuard> {
         self.take(Some(limit)).await
     }
@@ -159,7 +159,7 @@ impl Multi {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    /// Cancel safe: the body is dropped, and the leases are released in the background.
     pub async fn run<T, F>(&self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
@@ -180,7 +180,7 @@ impl Multi {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    /// Cancel safe: the body is dropped, and the leases are released in the background.
     pub async fn try_run<T, F>(
         &self,
         body: impl FnOnce(HeldLeases) -> F,
@@ -201,7 +201,7 @@ impl Multi {
         let first = all.first().map(|first| (first.request.key.clone(), first.limits.clone()));
         let Some((key, limits)) = first else { return Ok(self.guard(Vec::new())) };
         loop {
-            // What is lost before all are held costs nobody more than time.
+            // A loss before all are held costs only time.
             match self.take_once(all, &limits).await {
                 Err(error) if error.kind() == ErrorKind::Lost => {
                     let now = client.clock.now();
@@ -210,7 +210,7 @@ impl Multi {
                         let why = "the wait ran out, as one of the locks that it had was lost,";
                         return Err(limits.ran_out(&key, client, &Sight::default(), why));
                     }
-                    tracing::debug!(target: LOCK, %error, "asked for again");
+                    tracing::debug!(target: LOCK, %error, "requested again");
                     all = self.acquisitions(left)?;
                 }
                 outcome => return outcome,
@@ -225,7 +225,7 @@ impl Multi {
         let mut met = match try_all(all).await {
             Ok(Some(guards)) => return Ok(self.guard(guards)),
             Ok(None) => None,
-            // Each lock is waited for, and the store with it.
+            // The wait for each lock also waits for the store.
             Err(error) if error.passes() && patience() != Some(Duration::ZERO) => Some(error),
             Err(error) => return Err(error),
         };
@@ -237,7 +237,7 @@ impl Multi {
             let taking = async {
                 let mut acquisition = one.acquisition(left)?;
                 acquisition.met = met;
-                // What is told of the wait is told of all of it.
+                // The reported time of the wait is for all locks together.
                 acquisition.limits.started = limits.started;
                 one.wait(Box::new(acquisition)).await
             };
@@ -257,9 +257,9 @@ impl Multi {
         }
     }
 
-    /// Gives up what is held, and waits for the background where a place in line was left to it, which a
-    /// wait that came to its own end has given up itself. Returns once the store has answered that, or
-    /// the time of one call is over.
+    /// Releases what is held. An interrupted wait has left its position in a queue to the
+    /// background, so this waits for that too. Returns once the store has answered, or after the
+    /// time of one call.
     async fn give_up(&self, guard: MultiGuard, error: Error, left_a_place: bool) -> Error {
         let client = self.value.client();
         let by = client.clock.now().saturating_add(client.config.call_timeout);
@@ -277,8 +277,8 @@ impl Multi {
         error
     }
 
-    /// Keeps what is held while another is waited for, which is no fault of the work that has not
-    /// begun; returns when one is lost.
+    /// Renews what is held while another lock is waited for. The work has not begun, so its
+    /// progress does not count. Returns when one is lost.
     async fn keep(&self, guard: &MultiGuard) -> Error {
         let clock = &*self.value.client().clock;
         let progress_within = self.value.settings.as_ref().ok().and_then(|s| s.progress_within);
@@ -351,7 +351,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     }
     let answer = client.store.acquire_all(&requests, within).await;
     let now = client.clock.now();
-    // A store that says when to come again is there.
+    // A store that names a time to come again is there.
     if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
         client.heard(now);
     }
@@ -364,7 +364,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
                     _ => Err(one.too_late()),
                 }
             });
-            // All of them, so that what one has is given up when another came too late.
+            // Each is granted, so that what one has is released when another came too late.
             let guards: Vec<Result<Guard>> = guards.collect();
             let (held, late): (Vec<_>, Vec<_>) = guards.into_iter().partition(Result::is_ok);
             let held = held.into_iter().flatten().collect();
@@ -407,21 +407,21 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
     }
 }
 
-/// The same for a store that can't do it in one step.
+/// As [`try_in_one_step`], for a store that can't.
 async fn try_one_by_one(all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
     let mut guards = Vec::new();
     for mut one in all {
         match one.try_once(one.client.clock.now()).await {
             Ok(Some(guard)) => guards.push(guard),
             failed => {
-                // Given back before the caller is told, so that a retry at once does not meet what
-                // this try had.
+                // Released before the caller has the answer, so that a retry at once finds these
+                // locks free.
                 release(guards).await;
                 return failed.map(|_| None);
             }
         }
     }
-    // The first may be lost by the time at which the last is there.
+    // The first may be lost by the time the last is granted.
     match guards.iter().try_for_each(|guard| guard.check()) {
         Ok(()) => Ok(Some(guards)),
         Err(lost) => {
@@ -439,13 +439,12 @@ async fn release(mut guards: Vec<Guard>) {
 
 /// Several held locks. Lost when any of them is lost.
 ///
-/// What can be asked of the leases, such as their [fences](HeldLeases::fences), is asked of the
-/// [`HeldLeases`] that this derefs to.
+/// It derefs to the [`HeldLeases`], which have the [fencing tokens](HeldLeases::fences).
 ///
 /// # Dropping is not releasing
 ///
-/// Dropped, it gives all leases up in the background. Use [`release`](Self::release) to know.
-#[must_use = "dropping the guard gives the locks up in the background; call release().await to be sure"]
+/// Dropped, it releases all leases in the background. Use [`release`](Self::release) to be sure.
+#[must_use = "dropping the guard releases the locks in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct MultiGuard {
     client: Arc<Inner>,
@@ -465,7 +464,7 @@ impl MultiGuard {
         self.guards.push(guard);
     }
 
-    /// A view of the leases, to be given to the work.
+    /// A view of the leases, for the work.
     #[must_use]
     pub const fn lease(&self) -> &HeldLeases {
         &self.leases
@@ -479,7 +478,7 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// The worst of what [`Guard::release`] said of any of them; it names the lock.
+    /// The worst error that [`Guard::release`] returned for any of them; it names the lock.
     ///
     /// # Cancel safety
     ///
@@ -488,7 +487,7 @@ impl MultiGuard {
         self.release_outcomes().await.verdict()
     }
 
-    /// Ends all leases, at the same time, and keeps the locks closed for `cooldown` after. See
+    /// Ends all leases, at the same time, and starts `cooldown` for each lock. See
     /// [`Guard::release_with_cooldown`].
     ///
     /// # Cost
@@ -502,7 +501,7 @@ impl MultiGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, even before the first poll, the releases go on in the background,
-    /// with the cool-down.
+    /// with the cooldown.
     pub fn release_with_cooldown(
         self,
         cooldown: Cooldown,
@@ -520,11 +519,11 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::run`](crate::Mutex::run), for the worst of what became of any of them.
+    /// As [`Mutex::run`](crate::Mutex::run), for the worst outcome of any of them.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the leases given up in the background.
+    /// Cancel safe: the body is dropped, and the leases are released in the background.
     pub async fn run<T, F>(self, body: impl FnOnce(HeldLeases) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
@@ -540,7 +539,7 @@ impl MultiGuard {
         .await
     }
 
-    /// Ends all leases, at the same time, and says for each how its release went.
+    /// Ends all leases, at the same time, and reports for each how its release went.
     ///
     /// # Cost
     ///
@@ -553,7 +552,7 @@ impl MultiGuard {
         self.end_all(Afterwards::AsGranted).await
     }
 
-    /// Ends all leases; the outcome is the one that weighs most.
+    /// Ends all leases; the outcome is the worst.
     pub(crate) fn end(
         self,
         cooldown: Afterwards,

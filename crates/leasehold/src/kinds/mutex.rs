@@ -18,12 +18,12 @@ use crate::waiting::gate::Gates;
 
 /// A lock that one holder has at a time, in any process that uses the same store.
 ///
-/// A plain value: making one sends nothing and cannot fail. The first method that locks reports a
-/// wrong name or setting. One value serves any number of acquisitions, in turn or at once; each has
-/// its own lease and its own [`Guard`].
+/// A plain value, which can't fail and sends its first request when it is locked. The first method
+/// that locks reports a wrong name or setting. One value serves any number of acquisitions, one
+/// after the other or at once; each has its own lease and its own [`Guard`].
 ///
-/// It is not re-entrant: a task that locks it twice waits for itself, and is warned in the log after a ttl.
-/// [`Reentrant`](crate::Reentrant) is re-entrant.
+/// It is not re-entrant: a task that locks it twice waits for itself, and the log has a warning
+/// after a ttl. [`Reentrant`](crate::Reentrant) is re-entrant.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -56,7 +56,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
@@ -73,17 +73,17 @@ impl Mutex {
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting.
     /// * [`ErrorKind::Conflict`] – the name is in use as another kind of lock.
-    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be reached; see
     ///   [`Error::effect`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         self.value.try_take().await
     }
 
-    /// Takes the lock, and waits for as long as that takes.
+    /// Takes the lock, and waits until it is free.
     ///
     /// # Cost
     ///
@@ -91,12 +91,12 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
-    /// up. While waiting, a store that goes away is given half a minute to come back.
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy ends. A
+    /// store that goes away during the wait has 30 s to come back.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn lock(&self) -> Result<Guard> {
         self.value.take(None).await
     }
@@ -111,12 +111,12 @@ impl Mutex {
     ///
     /// As [`lock`](Self::lock); [`ErrorKind::Timeout`] when the limit is reached. That error names
     /// the holder ([`Error::holder`]) and says how long its lease still runs
-    /// ([`Error::retry_after`]). A limit that is reached while the store can't be asked is no
-    /// time-out but [`ErrorKind::Unavailable`], since it is unknown whether the lock is held.
+    /// ([`Error::retry_after`]). If the store can't be reached at the limit, the error is
+    /// [`ErrorKind::Unavailable`], since the lock may be free.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<Guard> {
         self.value.take(Some(limit)).await
     }
@@ -130,17 +130,17 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock); [`ErrorKind::Lost`] when the body was cut short, or when the lock
-    /// was not held until the body had ended; [`ErrorKind::Late`] when it had run out though no
-    /// other holder took the lock. What the body has returned is in the error
+    /// As [`lock`](Self::lock). [`ErrorKind::Lost`] when the body was cut short, or when the lock
+    /// was not held until the body had ended. [`ErrorKind::Late`] when the lease had expired,
+    /// though no other holder took the lock. What the body has returned is in the error
     /// ([`RunError::into_output`]).
     ///
-    /// A release that fails after a body which ended in time takes nothing from its work: it is
-    /// logged and retried in the background.
+    /// If the body ended in time and the release fails, `run` still returns `Ok`. The failure is
+    /// logged, and the release is retried in the background.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    /// Cancel safe: the body is dropped, and the lease released in the background.
     pub async fn run<T, F>(&self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
@@ -161,7 +161,7 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    /// Cancel safe: the body is dropped, and the lease released in the background.
     pub async fn try_run<T, F>(
         &self,
         body: impl FnOnce(HeldLease) -> F,
@@ -175,7 +175,7 @@ impl Mutex {
         }
     }
 
-    /// Asks the holder of the lock to let go; `false` if the lock is not held. See
+    /// Requests release from the holder of the lock; `false` if the lock is not held. See
     /// [`Client::ask`](crate::Client::ask).
     ///
     /// # Cost
@@ -188,7 +188,7 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the holder may or may not have been asked.
+    /// If dropped, the holder may or may not get the request.
     pub async fn ask(&self) -> Result<bool> {
         let settings = self.value.settings.clone()?;
         let request = AskRequest::new(settings.key.clone(), settings.owner.clone());
@@ -196,16 +196,16 @@ impl Mutex {
     }
 
     /// Renews the lease of `guard` to this value's ttl, which may have changed since. If the lease
-    /// is gone, takes the lock anew with a new fence; `None` if another holder has it. It waits for
-    /// that as long as [`wait_limit`](Self::wait_limit) says, and without one it tries once.
+    /// is gone, takes the lock again with a new fence; `None` if another holder has it. It waits
+    /// for that up to [`wait_limit`](Self::wait_limit), or tries once if that is not set.
     ///
     /// | if the lease | [`renew_to`](HeldLease::renew_to) | [`prolong`](Self::prolong) | `relock` |
     /// | --- | --- | --- | --- |
     /// | is held | renews it | renews it | renews it |
-    /// | had run out, and no other holder came since | `Late` | takes it anew, and says so | takes it anew |
-    /// | was lost to another holder | `Lost` | `Lost` | takes it anew once it is free, else `None` |
+    /// | had expired, and no other holder came since | `Late` | takes it again, and reports it | takes it again |
+    /// | was lost to another holder | `Lost` | `Lost` | takes it again once it is free, else `None` |
     ///
-    /// Compare the fences before and after to tell the two apart.
+    /// Compare the fences before and after to distinguish a renewal from a new lease.
     ///
     /// # Cost
     ///
@@ -213,13 +213,12 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`], and [`ErrorKind::Misuse`] when the
-    /// guard is of another lock. The guard comes back with the error, and holds what it held: a
-    /// refresh that was not answered, or a misuse, gives nothing up.
+    /// As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`], and [`ErrorKind::Misuse`] when
+    /// the guard is of another lock. The guard comes back with the error, and holds what it held.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease is given up in the background.
+    /// Cancel safe: the lease is released in the background.
     pub async fn relock(&self, guard: Guard) -> Result<Option<Guard>, NotChanged<Guard>> {
         let settings = match self.settings_for(&guard) {
             Ok(settings) => settings,
@@ -228,11 +227,11 @@ impl Mutex {
         match guard.renew_to(settings.ttl.duration()).await {
             Ok(()) => return Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Late | ErrorKind::Lost) => {
-                tracing::warn!(target: "leasehold", key = %settings.key, %error, "locking anew");
+                tracing::warn!(target: "leasehold", key = %settings.key, %error, "locking again");
             }
             Err(error) => return Err(NotChanged::new(guard, error)),
         }
-        // The guard is kept for the case that the lock can't be had; it holds nothing from here on.
+        // The guard is kept in case the lock can't be acquired; it holds no lease from here on.
         if let Err(error) = guard.lease().clone().give_back(Afterwards::AsGranted).await {
             return Err(NotChanged::new(guard, error));
         }
@@ -247,10 +246,10 @@ impl Mutex {
         }
     }
 
-    /// Prolongs a lock that `guard` may still hold: to this value's ttl if it does. If the lease has
-    /// run out and nobody has held the lock since, takes it anew, says so, and logs a warning: the
-    /// ttl was too short. If another holder came, it stays lost, though it may be free again;
-    /// [`relock`](Self::relock) would take it.
+    /// Prolongs a lock that `guard` may still hold: to this value's ttl if it does. If the lease
+    /// has expired and the lock had no holder since, takes it again, reports that, and logs a
+    /// warning: the ttl was too short. If another holder came, it stays lost, even if it is free
+    /// again; [`relock`](Self::relock) would take it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -276,7 +275,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Lost`] – another holder came since, or the store does not know any more.
+    /// * [`ErrorKind::Lost`] – another holder came since, or the store has forgotten whether one
+    ///   did.
     /// * [`ErrorKind::Misuse`] – the guard is of another lock.
     /// * As [`try_lock`](Self::try_lock) and [`HeldLease::renew_to`].
     ///
@@ -284,7 +284,7 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease is given up in the background.
+    /// Cancel safe: the lease is released in the background.
     pub async fn prolong(&self, guard: Guard) -> Result<Prolonged, NotChanged<Guard>> {
         let settings = match self.settings_for(&guard) {
             Ok(settings) => settings,
@@ -298,16 +298,16 @@ impl Mutex {
         match self.take_after(&guard).await {
             Ok(anew) => {
                 let (key, ttl) = (&settings.key, settings.ttl);
-                tracing::warn!(target: "leasehold", %key, %ttl, "prolonged late, though in nobody's way");
+                tracing::warn!(target: "leasehold", %key, %ttl, "prolonged after it had expired; no other holder came since");
                 Ok(Prolonged::Late(anew))
             }
             Err(error) => Err(NotChanged::new(guard, error)),
         }
     }
 
-    /// Takes the lock anew, unless another holder came since this lease.
+    /// Takes the lock again, unless another holder came since this lease.
     async fn take_after(&self, guard: &Guard) -> Result<Guard> {
-        // This side's time is over before the store's: what is left there is ended first.
+        // The lease expires here before it does in the store: end what is left there first.
         guard.lease().clone().give_back(Afterwards::AsGranted).await.map(drop)?;
         let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
         acquisition.request.after = Some(guard.handle().fences);

@@ -17,25 +17,25 @@ use crate::waiting::gate::Gates;
 
 /// A job that starts at most once per period, on all hosts together.
 ///
-/// The grant closes the lock in the same step, for the rest of the period, counted from the grant
+/// The grant starts a cooldown in the same step, for the rest of the period, counted from the grant
 /// on the store's clock. With `replicas=` the job starts a little later, once they have confirmed
-/// the grant. The lock stays closed if the job is quick, if it fails, and if its host crashes.
-/// Nothing waits for the lock here: a closed period is `None`.
+/// the grant. The period stays closed if the job is quick, if it fails, and if its host crashes. No
+/// caller waits for the lock here: for a closed period the answer is `None`.
 ///
 /// # At least, at most
 ///
 /// In the words of schedulers' locks, the period is the *at-least* time in which no other start
-/// succeeds, and [`max_hold`](Self::max_hold) is the *at-most* time for which one run keeps others
-/// out. A run that takes longer than the period goes on keeping them out, since its lease is
-/// renewed; one that crashed keeps them out until its lease and the period have ended, whichever is
+/// succeeds, and [`max_hold`](Self::max_hold) is the *at-most* time for which one run excludes
+/// others. A run that takes longer than the period goes on excluding them, since its lease is
+/// renewed. A crashed run excludes them until its lease and the period have ended, whichever is
 /// later.
 ///
 /// # Schedules
 ///
-/// The period begins when the lock is granted, not when the clock strikes. Where a schedule fires
-/// every hour, a period of one hour would have a grant at 10:00:00.2 close the lock to a start at
-/// 11:00:00.0, and that run would be left out. Use a period that is clearly shorter than the
-/// schedule's and longer than all differences between the hosts' clocks: 55 minutes for an hour.
+/// The period begins when the lock is granted, not at the full hour. With a schedule of every hour
+/// and a period of one hour, a grant at 10:00:00.2 would skip the start at 11:00:00.0. Use a period
+/// that is clearly shorter than the schedule's and longer than all differences between the hosts'
+/// clocks: 55 minutes for an hour.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -77,12 +77,12 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
 
-    /// Starts the job, unless it has been started in this period or still runs: `None` then.
+    /// Starts the job. `None` if it has been started in this period already, or still runs.
     ///
     /// # Cost
     ///
@@ -91,19 +91,19 @@ impl OncePer {
     /// # Errors
     ///
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock). If the answer was lost, the job has not
-    /// started, and the period is reopened in the background; if the store can't be reached for as
-    /// long as the lease would have run, it stays closed.
+    /// started, and the period is reopened in the background. It stays closed if the store can't be
+    /// reached for as long as the lease would have run.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what a dropped future may have taken and closed is opened again.
+    /// Cancel safe: if dropped, a period that it may have closed is reopened in the background.
     pub async fn try_start(&self) -> Result<Option<OnceGuard>> {
         Ok(self.value.try_take().await?.map(OnceGuard))
     }
 
-    /// Runs `body`, unless the job has been started in this period or still runs: `None` then. When
-    /// the lease is lost, the body is dropped where it stands. Whatever becomes of it, the period
-    /// stays closed.
+    /// Runs `body`. `None` if the job has been started in this period already, or still runs. When
+    /// the lease is lost, the body is dropped where it stands. The period stays closed, even if the
+    /// body fails or panics.
     ///
     /// # Cost
     ///
@@ -115,8 +115,8 @@ impl OncePer {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the lease given up in the background; the period
-    /// stays closed.
+    /// Cancel safe: the body is dropped, and the lease released in the background; the period stays
+    /// closed.
     pub async fn run<T, F>(
         &self,
         body: impl FnOnce(HeldLease) -> F,
@@ -128,8 +128,8 @@ impl OncePer {
         guard.run(body).await.map(Some)
     }
 
-    /// As [`run`](Self::run), for a body that can fail: when it does, the period is opened again,
-    /// and the next to try may start the job.
+    /// As [`run`](Self::run), for a body that can fail: when it does, the period is reopened, and
+    /// the next caller may start the job.
     ///
     /// # Cost
     ///
@@ -161,16 +161,16 @@ impl OncePer {
     }
 }
 
-/// A shorter period closes nothing.
+/// The shortest period: a shorter one would have no effect.
 pub const PERIOD_MIN: Duration = Duration::from_millis(1);
-/// What periods are taken, in words: up to the longest [`Cooldown`].
+/// The range of periods, in words: up to the longest [`Cooldown`].
 pub const PERIOD_RANGE: &str = "1 ms to 365 days";
 
-/// A job that has started: its lease, under a lock that stays closed for the rest of the period.
+/// A job that has started: its lease, in a period that stays closed.
 ///
-/// It derefs to the view of its lease, which has the fence, the time left and the loss. Dropping it
-/// gives the lease up in the background, and the period stays closed.
-#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+/// It derefs to the view of its lease, which has the fencing token, the time left and the loss.
+/// Dropping it releases the lease in the background, and the period stays closed.
+#[must_use = "dropping the guard releases the lock in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct OnceGuard(Guard);
 
@@ -188,12 +188,12 @@ impl OnceGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
-    /// and reopens.
+    /// and reopens the period.
     pub fn release_and_reopen(self) -> impl Future<Output = Result<()>> + Send + use<> {
         self.0.end_well(Afterwards::Open)
     }
 
-    /// As [`release_and_reopen`](Self::release_and_reopen), and says how that went.
+    /// As [`release_and_reopen`](Self::release_and_reopen), and reports how that went.
     ///
     /// # Cost
     ///

@@ -22,11 +22,12 @@ use crate::waiting::sight::Sight;
 
 /// A lock that one [`Owner`] has at a time, and may take again while it has it.
 ///
-/// A value: making one sends nothing and cannot fail. Taking it again is one request: the store's
-/// count goes up, where others can see it, and the lease runs for its ttl from then, never shorter
-/// than before. All guards of the owner share one lease with one fence. The lock comes free with
-/// the last of them. If the lease is lost, all of them lose it. An owner [from a
-/// secret](Owner::from_secret) takes it again from other processes, too, with a lease in each.
+/// A value, which can't fail and sends its first request when it is locked. Taking it again is one
+/// request: the store's count goes up, where others can see it. The lease runs for its ttl from
+/// then, never shorter than before. All guards of the owner share one lease with one fencing token.
+/// The lock comes free with the last of them. If the lease is lost, all of them lose it. An owner
+/// [from a secret](Owner::from_secret) can take it again from other processes, too, with a lease in
+/// each.
 ///
 /// The settings of the first acquisition are those of the lease. A name used by a
 /// [`Mutex`](crate::Mutex) and re-entrantly is one lock.
@@ -72,8 +73,8 @@ impl Reentrant {
         Self { value, owned: Arc::clone(owned), owner: owner.clone() }
     }
 
-    /// Takes over what these options set, except the owner, which is this lock's [`Owner`]. The
-    /// rest stays as it is.
+    /// Sets what these options set, except the owner, which is this lock's [`Owner`]. The rest
+    /// stays as it is.
     pub fn options(mut self, options: &LockOptions) -> Self {
         self.value.set(|settings| {
             let owner = settings.owner.clone();
@@ -86,7 +87,7 @@ impl Reentrant {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
@@ -99,12 +100,12 @@ impl Reentrant {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). An error when it is held already takes
-    /// nothing away from the guards that there are.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). If this owner has the lock already, an error
+    /// leaves its guards as they are.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
         let slot = self.slot(&acquisition);
@@ -126,7 +127,7 @@ impl Reentrant {
         }
     }
 
-    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
+    /// Takes the lock, and waits until it is free; at once when this owner has it.
     ///
     /// # Cost
     ///
@@ -138,7 +139,7 @@ impl Reentrant {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn lock(&self) -> Result<ReentrantGuard> {
         self.take(None).await
     }
@@ -155,7 +156,7 @@ impl Reentrant {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<ReentrantGuard> {
         self.take(Some(limit)).await
     }
@@ -187,8 +188,8 @@ impl Reentrant {
                     }
                 },
                 Turn::First(first) => {
-                    // The owner's other tasks wait for this one answer only, if they are not to
-                    // wait for the lock.
+                    // The owner's other tasks should wait for this one answer at most, not for the
+                    // lock.
                     let guard = match acquisition.attempt().await {
                         Ok(Attempt::Held(guard)) => guard,
                         Err(error) if !acquisition.may_ride_out(&error) => return Err(error),
@@ -203,7 +204,8 @@ impl Reentrant {
                 }
                 Turn::AfterTry | Turn::AfterWait => {}
             }
-            // The lease that the owner seemed to have is gone, or the store could not be told.
+            // The lease that the owner seemed to have is gone, or the store did not get the
+            // request.
             let left = until.map(|until| until.saturating_since(client.clock.now()));
             acquisition = self.value.acquisition(left)?;
         }
@@ -214,15 +216,15 @@ impl Reentrant {
     }
 }
 
-/// A hold of a [`Reentrant`] lock: one of those of its owner, which share one lease.
+/// A hold of a [`Reentrant`] lock: one of its owner's, which share one lease.
 ///
-/// What can be asked of the lease, such as its [fence](HeldLease::fence) and whether it is
-/// [lost](HeldLease::lost), is asked of the [`HeldLease`] that this derefs to.
+/// It derefs to the [`HeldLease`], which has the [fencing token](HeldLease::fence) and says whether
+/// the lease is [lost](HeldLease::lost).
 ///
 /// # Dropping is not releasing
 ///
-/// A dropped guard counts down in the background, and gives the lease up there if it is the last.
-/// Use [`release`](Self::release) to know.
+/// A dropped guard counts down in the background, and the last one releases the lease there. Use
+/// [`release`](Self::release) to be sure.
 #[must_use = "dropping the guard counts down in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct ReentrantGuard {
@@ -238,7 +240,7 @@ impl ReentrantGuard {
         self.held.as_ref().expect("BUG: only methods that consume the guard take its hold")
     }
 
-    /// A view of the lease, to be given to the work. It is of the lease, not of this one hold.
+    /// A view of the lease, for the work. It is of the lease, not of this one hold.
     #[must_use]
     pub fn lease(&self) -> &HeldLease {
         &self.held().lease
@@ -259,8 +261,8 @@ impl ReentrantGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`](crate::Guard::release). This hold has ended all the same, and the
-    /// count at the store is put right by what follows.
+    /// As [`Guard::release`](crate::Guard::release). This hold has ended anyway, and a later
+    /// request corrects the count at the store.
     ///
     /// # Cancel safety
     ///
@@ -269,9 +271,9 @@ impl ReentrantGuard {
         self.end_well(Afterwards::AsGranted).await
     }
 
-    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
-    /// `cooldown` after. Returns how many holds of the same owner remain: unless that is 0, nothing
-    /// was closed.
+    /// Ends this hold. The last one ends the lease and starts `cooldown`: until its end no caller
+    /// can acquire the lock. Returns how many holds of the same owner remain. The cooldown starts
+    /// only if that is 0.
     ///
     /// # Cost
     ///
@@ -284,7 +286,7 @@ impl ReentrantGuard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
-    /// with its cool-down.
+    /// with its cooldown.
     pub fn release_with_cooldown(
         self,
         cooldown: Cooldown,
@@ -331,8 +333,8 @@ impl ReentrantGuard {
         }
     }
 
-    /// As [`release`](Self::release), and says how that went: [`Release::StillHeld`] has the number
-    /// of holds that remain.
+    /// As [`release`](Self::release), and reports how that went: [`Release::StillHeld`] has the
+    /// number of holds that remain.
     ///
     /// # Cost
     ///
@@ -378,7 +380,7 @@ impl Drop for ReentrantGuard {
         if held.lease.handle().is_ours() {
             held.release_in_background();
         } else {
-            // The parent's client must not be taken down from a fork's child.
+            // A fork's child must not take down the parent's client.
             std::mem::forget(held);
         }
     }

@@ -13,35 +13,35 @@ use crate::lease::not_changed::NotChanged;
 use crate::options::setters;
 use crate::waiting::gate::Gates;
 
-/// Which goes first where readers and writers wait for the same lock.
+/// Who goes first if readers and writers wait for the same lock.
 ///
-/// All users of a name should have the same preference: each brings its own to the line.
+/// All users of a name should have the same preference, since each brings its own to the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum RwPreference {
-    /// First come, first served, whatever they want: neither a stream of readers nor one of writers
-    /// keeps the others out.
+    /// First come, first served, readers and writers alike: no stream of readers or writers
+    /// excludes the others.
     #[default]
     Fifo,
-    /// A waiting writer goes before all readers that wait or come. A stream of writers keeps
-    /// readers out.
+    /// A waiting writer goes before all readers that wait or arrive. A stream of writers excludes
+    /// readers.
     Writers,
-    /// A reader goes before all waiting writers, and shares with readers that are there although a
-    /// writer waits: a stream of readers keeps writers out.
+    /// A reader goes before all waiting writers, and shares the lock with present readers even if a
+    /// writer waits. A stream of readers excludes writers.
     Readers,
 }
 
 /// A lock that many readers share, or one writer has alone, in any process that uses the same
 /// store.
 ///
-/// A value: making one sends nothing and cannot fail. Each reader has its own lease, so a crashed
-/// reader keeps writers out for the rest of that lease and no longer. All leases have fences, and a
-/// writer's is above those of all readers before it.
+/// A value, which can't fail and sends its first request when it is locked. Each reader has its own
+/// lease, so a crashed reader excludes writers only for the rest of that lease. All leases have
+/// fencing tokens, and a writer's is above those of all readers before it.
 ///
 /// A name used by a [`Mutex`](crate::Mutex) and as a read-write lock is one lock; the mutex is a
 /// writer.
 ///
-/// It is not re-entrant, in any direction; [`ReadGuard::upgrade`] is how to write after reading.
+/// It is not re-entrant, in any direction; use [`ReadGuard::upgrade`] to write after reading.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -86,7 +86,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
@@ -104,12 +104,12 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_read(&self) -> Result<Option<ReadGuard>> {
         Ok(self.reading().try_take().await?.map(ReadGuard))
     }
 
-    /// Takes the lock for reading, and waits for as long as that takes.
+    /// Takes the lock for reading, and waits until it can.
     ///
     /// # Cost
     ///
@@ -121,7 +121,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn read(&self) -> Result<ReadGuard> {
         self.reading().take(None).await.map(ReadGuard)
     }
@@ -138,7 +138,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn read_within(&self, limit: Duration) -> Result<ReadGuard> {
         self.reading().take(Some(limit)).await.map(ReadGuard)
     }
@@ -155,12 +155,12 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
         Ok(self.writing().try_take().await?.map(WriteGuard))
     }
 
-    /// Takes the lock for writing, and waits for as long as that takes.
+    /// Takes the lock for writing, and waits until it can.
     ///
     /// # Cost
     ///
@@ -172,7 +172,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn write(&self) -> Result<WriteGuard> {
         self.writing().take(None).await.map(WriteGuard)
     }
@@ -189,7 +189,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn write_within(&self, limit: Duration) -> Result<WriteGuard> {
         self.writing().take(Some(limit)).await.map(WriteGuard)
     }
@@ -211,27 +211,27 @@ impl RwLock {
     }
 }
 
-/// A lock held for reading, beside other readers.
+/// A lock held for reading, with other readers.
 ///
-/// It derefs to the view of its lease, which has the fence, the time left and the loss.
-#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+/// It derefs to the view of its lease, which has the fencing token, the time left and the loss.
+#[must_use = "dropping the guard releases the lock in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct ReadGuard(Guard);
 
 /// A lock held for writing, alone.
 ///
-/// It derefs to the view of its lease, which has the fence, the time left and the loss.
-#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+/// It derefs to the view of its lease, which has the fencing token, the time left and the loss.
+#[must_use = "dropping the guard releases the lock in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct WriteGuard(Guard);
 
 impl ReadGuard {
     /// Turns this read lock into a write lock in one step, so no writer comes in between. It fails
-    /// at once if there are other readers, since two readers that wait for each other to leave
-    /// would wait for ever. Waiting writers don't hinder it; they come after.
+    /// at once if there are other readers, since two upgrades would wait for each other for ever.
+    /// Waiting writers don't delay it; they come after.
     ///
     /// The new guard has a fence above those of all readers. Views of the lease that were handed
-    /// out before ([`Guard::lease`]) hold nothing any more.
+    /// out before ([`Guard::lease`]) hold no lease any more.
     ///
     /// # Cost
     ///
@@ -239,17 +239,17 @@ impl ReadGuard {
     ///
     /// # Errors
     ///
-    /// The guard for reading comes back with every error, held as before where that can be proven:
+    /// The guard for reading comes back with every error, held as before if that can be proven:
     ///
     /// * [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – others read too.
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Late`](crate::ErrorKind::Late)
-    ///   – the lease is gone.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Late`](crate::ErrorKind::Late) –
+    ///   the lease is gone.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) – the store did not answer. It
-    ///   counts as read here; the store may keep other readers out until it is released.
+    ///   counts as read here; the store may exclude other readers until it is released.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease is given up in the background.
+    /// If dropped, the lease is released in the background.
     pub async fn upgrade(self) -> std::result::Result<WriteGuard, NotChanged<Self>> {
         change_mode::upgrade(self.0).await.map(WriteGuard).map_err(|not| not.map(Self))
     }
@@ -257,10 +257,10 @@ impl ReadGuard {
 
 impl WriteGuard {
     /// Turns this write lock into a read lock in one step, so no writer comes in between. Waiting
-    /// readers are let in, as far as no writer goes before them.
+    /// readers before the next writer come in as well.
     ///
-    /// The fence stays the same. Views of the lease that were handed out before
-    /// ([`Guard::lease`]) hold nothing any more.
+    /// The fence stays the same. Views of the lease that were handed out before ([`Guard::lease`])
+    /// hold no lease any more.
     ///
     /// # Cost
     ///
@@ -268,21 +268,21 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// A guard for reading comes with every error, because that much is held in any case:
+    /// A guard for reading comes with every error, because a reader's part is held in any case:
     ///
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Late`](crate::ErrorKind::Late)
-    ///   – the lease is gone.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost), [`ErrorKind::Late`](crate::ErrorKind::Late) –
+    ///   the lease is gone.
     /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) – the store did not answer. It
-    ///   may keep other readers out until the guard is released, and the guard can't be upgraded.
+    ///   may exclude other readers until the guard is released, and the guard can't be upgraded.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease is given up in the background.
+    /// If dropped, the lease is released in the background.
     pub async fn downgrade(self) -> std::result::Result<ReadGuard, NotChanged<ReadGuard>> {
         change_mode::downgrade(self.0).await.map(ReadGuard).map_err(|not| not.map(ReadGuard))
     }
 
-    /// What a downgrade that was never begun leaves: at least as much as a reader has.
+    /// For a downgrade that never began: a writer has at least a reader's part.
     #[cfg(feature = "blocking")]
     pub(crate) fn counts_as_reader(self) -> ReadGuard {
         ReadGuard(self.0)

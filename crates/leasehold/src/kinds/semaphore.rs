@@ -17,13 +17,15 @@ use crate::waiting::gate::Gates;
 
 /// Permits, of which there is a limited number for all processes that use the same store.
 ///
-/// A value: making one sends nothing and cannot fail. Each acquisition is a lease of its own, for
-/// one permit or several, with a [`SemaphoreGuard`] that renews it. A crashed holder's permits come
-/// back when its lease ends; no counter has to be repaired. Waiters are served in order of arrival,
-/// so a waiter that wants many permits is never passed over for ever by those that want few.
+/// A value, which can't fail and sends its first request when a permit is acquired. Each
+/// acquisition is a lease of its own, for one permit or several, with a [`SemaphoreGuard`] that
+/// renews it. A crashed holder's permits come back when its lease ends; there is no counter to
+/// repair. Waiters are served in order of arrival, so a waiter that wants many permits gets its
+/// turn before later ones that want few.
 ///
 /// The limit is stored with the name while it is in use. A client that uses the name with another
-/// limit is refused, with an error that says both, unless it [takes the stored limit](Self::stored_limit).
+/// limit is refused, with an error that names both, unless it [takes the stored
+/// limit](Self::stored_limit).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -58,9 +60,9 @@ impl Semaphore {
         Self { value }
     }
 
-    /// Whether a name that is in use with another limit is taken under that limit, instead of being refused.
-    /// Give it to all users of a name before its limit changes: while old and new programs run beside
-    /// each other, the first user of the idle name sets the limit.
+    /// Whether a name that is in use with another limit is taken under that limit, instead of being
+    /// refused. Set it for all users of a name before its limit changes: while old and new programs
+    /// run together, the first user of the idle name sets the limit.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -84,7 +86,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.value.key()
     }
@@ -100,17 +102,17 @@ impl Semaphore {
     /// * [`ErrorKind::Config`] – a bad name or setting.
     /// * [`ErrorKind::Conflict`] – the name is in use with another limit, or as another kind of
     ///   lock.
-    /// * [`ErrorKind::Unavailable`] and others – the store could not be asked; see
+    /// * [`ErrorKind::Unavailable`] and others – the store could not be reached; see
     ///   [`Error::effect`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many(1).await
     }
 
-    /// Takes a permit, and waits for as long as that takes.
+    /// Takes a permit, and waits until one is free.
     ///
     /// # Cost
     ///
@@ -119,11 +121,11 @@ impl Semaphore {
     /// # Errors
     ///
     /// As [`try_acquire`](Self::try_acquire), and [`ErrorKind::Timeout`] when the retry strategy
-    /// gives up. While waiting, a store that goes away is given half a minute to come back.
+    /// ends. A store that goes away during the wait has 30 s to come back.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn acquire(&self) -> Result<SemaphoreGuard> {
         self.acquire_many(1).await
     }
@@ -140,7 +142,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn acquire_within(&self, limit: Duration) -> Result<SemaphoreGuard> {
         self.acquire_many_within(1, limit).await
     }
@@ -158,13 +160,12 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_acquire_many(&self, n: u32) -> Result<Option<SemaphoreGuard>> {
         Ok(self.many(n).try_take().await?.map(SemaphoreGuard))
     }
 
-    /// Takes `n` permits at once, and waits for as long as that takes. See
-    /// [`acquire`](Self::acquire).
+    /// Takes `n` permits at once, and waits until they are free. See [`acquire`](Self::acquire).
     ///
     /// # Cost
     ///
@@ -177,7 +178,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn acquire_many(&self, n: u32) -> Result<SemaphoreGuard> {
         self.many(n).take(None).await.map(SemaphoreGuard)
     }
@@ -196,7 +197,7 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future gives up the place in line, in the background.
+    /// Cancel safe: if dropped, its position in the queue is abandoned in the background.
     pub async fn acquire_many_within(&self, n: u32, limit: Duration) -> Result<SemaphoreGuard> {
         self.many(n).take(Some(limit)).await.map(SemaphoreGuard)
     }
@@ -242,7 +243,7 @@ impl Semaphore {
     /// Values with the old limit are refused from then on. Permits that are held stay held, also
     /// above a lower limit; waiters that want more than it are refused.
     ///
-    /// A name that is not in use has no limit, so nothing is changed; its next user sets it.
+    /// A name that is not in use has no limit, so the store changes nothing; its next user sets it.
     ///
     /// # Cost
     ///
@@ -301,9 +302,9 @@ impl Semaphore {
 
 /// Held permits of a semaphore.
 ///
-/// What can be asked of the lease, such as how many [permits](crate::HeldLease::permits) it is and whether
-/// it is [lost](crate::HeldLease::lost), is asked of the [`HeldLease`](crate::HeldLease) that this derefs
-/// to. A guard of any other kind of lock has no permits to give back:
+/// It derefs to the [`HeldLease`](crate::HeldLease), which says how many
+/// [permits](crate::HeldLease::permits) it has and whether it is [lost](crate::HeldLease::lost).
+/// Guards of other kinds of locks have no permits to release:
 ///
 /// ```compile_fail,E0599
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -313,14 +314,14 @@ impl Semaphore {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropped, it gives the permits up in the background. Use [`release`](Self::release) to know.
-#[must_use = "dropping the guard gives the permits up in the background; call release().await to be sure"]
+/// Dropped, it releases the permits in the background. Use [`release`](Self::release) to be sure.
+#[must_use = "dropping the guard releases the permits in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct SemaphoreGuard(Guard);
 
 impl SemaphoreGuard {
-    /// Gives back `n` of the permits and keeps the others, under the same lease with the same fence.
-    /// Views of the lease that were handed out before hold nothing any more.
+    /// Releases `n` of the permits and keeps the others, under the same lease with the same fence.
+    /// Views of the lease that were handed out before hold no lease any more.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -337,22 +338,22 @@ impl SemaphoreGuard {
     /// # Cost
     ///
     #[doc = crate::cost::cost!(request_in_turn)]
-    /// Giving back no permits costs nothing.
+    /// Releasing no permits costs nothing.
     ///
     /// # Errors
     ///
     /// A guard comes with every error:
     ///
-    /// * [`ErrorKind::Config`] – it has no more permits than that; [`release`](Self::release) gives
-    ///   back all. Nothing was done.
+    /// * [`ErrorKind::Config`] – it has no more permits than that; use [`release`](Self::release)
+    ///   for all. No request was sent.
     /// * [`ErrorKind::Conflict`] – the limit was changed meanwhile. [`ErrorKind::Unavailable`] –
-    ///   the store did not answer. The guard counts as the smaller one here; the permits come
-    ///   back with its release at the latest.
+    ///   the store did not answer. The guard counts as the smaller one here; the permits come back
+    ///   with its release at the latest.
     /// * [`ErrorKind::Lost`], [`ErrorKind::Late`] – the lease is gone.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease is given up in the background.
+    /// If dropped, the lease is released in the background.
     pub async fn release_permits(self, n: u32) -> Result<Self, NotChanged<Self>> {
         change_mode::release_permits(self.0, n).await.map(Self).map_err(|not| not.map(Self))
     }

@@ -1,11 +1,11 @@
 //! What the guards of all kinds share: a view of the lease, and the ways to end it.
 
-/// The guard of one kind of lock, a face of the plain [`Guard`](crate::Guard). The words for ending
-/// it are the kind's own.
+/// The guard of one kind of lock, around the plain [`Guard`](crate::Guard). Each kind names the
+/// methods that end it.
 macro_rules! typed_guard {
     ($guard:ident: $release:ident, $outcome:ident, $cooldown:ident, $cooldown_outcome:ident) => {
         impl $guard {
-            /// A view of the lease, to be given to the work.
+            /// A view of the lease, for the work.
             #[must_use]
             pub fn lease(&self) -> &crate::HeldLease {
                 self.0.lease()
@@ -29,7 +29,7 @@ macro_rules! typed_guard {
                 self.0.release().await
             }
 
-            /// Ends the lease, and says how that went. See
+            /// Ends the lease, and reports how that went. See
             /// [`Guard::release_outcome`](crate::Guard::release_outcome).
             ///
             /// # Cost
@@ -47,8 +47,8 @@ macro_rules! typed_guard {
                 self.0.release_outcome().await
             }
 
-            /// Ends the lease, and keeps the lock closed for `cooldown` after. See
-            /// [`Guard::release_with_cooldown`](crate::Guard::release_with_cooldown).
+            /// Ends the lease, and starts `cooldown`: until its end no caller can acquire the lock.
+            /// See [`Guard::release_with_cooldown`](crate::Guard::release_with_cooldown).
             ///
             /// # Cost
             ///
@@ -61,7 +61,7 @@ macro_rules! typed_guard {
             /// # Cancel safety
             ///
             /// Cancel safe: if dropped, even before the first poll, the release goes on in the
-            /// background, with its cool-down.
+            /// background, with its cooldown.
             pub fn $cooldown(
                 self,
                 cooldown: crate::Cooldown,
@@ -69,7 +69,7 @@ macro_rules! typed_guard {
                 self.0.release_with_cooldown(cooldown)
             }
 
-            /// Ends the lease, keeps the lock closed for `cooldown` after, and says how that went.
+            /// Ends the lease, starts `cooldown`, and reports how that went.
             ///
             /// # Cost
             ///
@@ -82,7 +82,7 @@ macro_rules! typed_guard {
             /// # Cancel safety
             ///
             /// Cancel safe: if dropped, even before the first poll, the release goes on in the
-            /// background, with its cool-down.
+            /// background, with its cooldown.
             pub fn $cooldown_outcome(
                 self,
                 cooldown: crate::Cooldown,
@@ -102,7 +102,7 @@ macro_rules! typed_guard {
             ///
             /// # Cancel safety
             ///
-            /// Cancel safe: the body is dropped, and the lease given up in the background.
+            /// Cancel safe: the body is dropped, and the lease is released in the background.
             pub async fn run<T, F>(
                 self,
                 body: impl FnOnce(crate::HeldLease) -> F,
@@ -113,7 +113,8 @@ macro_rules! typed_guard {
                 self.0.run(body).await
             }
 
-            /// Lets go of the lease without ending it. See [`Guard::detach`](crate::Guard::detach).
+            /// Detaches the lease: it lives on without this guard until it expires. See
+            /// [`Guard::detach`](crate::Guard::detach).
             ///
             /// # Cost
             ///

@@ -12,7 +12,7 @@ use crate::lease::handle::{Began, LeaseHandle, Relay};
 use crate::shared::Inner;
 
 impl DetachedLease {
-    /// Takes the lease over; see [`Client::adopt`](crate::Client::adopt).
+    /// Adopts the lease; see [`Client::adopt`](crate::Client::adopt).
     pub(crate) async fn adopt(&self, client: &Arc<Inner>) -> Result<Guard> {
         let settings = self.settings(client);
         let terms = settings.terms().map_err(|error| client.explain(error, "adopt"))?;

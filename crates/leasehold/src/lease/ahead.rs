@@ -1,8 +1,8 @@
-//! Makes a try wait until what this client dropped of the same lock is released.
+//! Makes a try wait until what this client dropped for the same lock is released.
 //!
-//! A caller that drops one future after the other would else send tries faster than the reaper gives
-//! up what they take, and the lock would stay taken long after the last of them. Held up here, a
-//! future that is dropped again has sent nothing.
+//! Otherwise a caller that drops one future after the other would send tries faster than the reaper
+//! releases what they take, and the lock would stay taken long after the last of them. A try that
+//! waits here has sent no request, so dropping it again costs nothing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 
 use crate::rt;
 
-/// How many may be ahead, of whatever locks, before they hold up every try.
+/// How many orphans of all locks may be ahead before they delay every try.
 pub(crate) const AHEAD_MAX: usize = 256;
-/// Everything that the reaper was given and has not tried to give up yet.
+/// All orphans that the reaper has not tried yet.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// Apart from the rest, since each try looks at it.
+    /// Outside the mutex, since each try looks at it.
     count: AtomicUsize,
     lines: Mutex<Lines>,
-    /// One of them was tried.
+    /// The reaper has tried one of them.
     changed: Notify,
 }
 
@@ -32,17 +32,17 @@ struct Lines {
     of: HashMap<Key, BTreeSet<u64>>,
 }
 
-/// One of them, until it is dropped.
+/// One orphan that was not tried, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Untried {
     ahead: Arc<Ahead>,
     number: u64,
-    /// The lock whose tries it holds up.
+    /// The lock whose tries it delays.
     key: Option<Key>,
 }
 
 impl Ahead {
-    /// Adds one, which holds up the tries for a lock.
+    /// Adds one, which delays the tries for a lock.
     pub(crate) fn add(ahead: &Arc<Self>, key: Option<Key>) -> Untried {
         let mut lines = ahead.lines();
         let number = lines.next;
@@ -55,14 +55,15 @@ impl Ahead {
         Untried { ahead: Arc::clone(ahead), number, key }
     }
 
-    /// Whether nothing holds up any try.
+    /// Whether no try has to wait.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits for those of these locks that are there now, and for room; not for later ones, or others
-    /// that come and go could keep a try waiting. Not for longer than `limit` either: a store that gives nothing up may be away,
-    /// and then it is the try that has to say so. Returns how long that took. Cancel safe.
+    /// Waits for those of these locks that are there now, and for fewer than [`AHEAD_MAX`] in all.
+    /// It does not wait for later ones, or a stream of them could keep a try waiting. After `limit`
+    /// it stops waiting: the store may be away, and then the try has to report that. Returns how
+    /// long that took. Cancel safe.
     pub(crate) async fn given_up(
         &self,
         keys: &[&Key],

@@ -12,7 +12,7 @@ use crate::lease::held_lease::{HeldLease, LOST};
 use crate::lease::not_changed::NotChanged;
 use crate::refusal::refused;
 
-/// Holds a shared lease alone, at once or not at all.
+/// Makes a shared lease exclusive, at once or not at all.
 pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
     if lease.handle().is_mode_in_doubt() {
@@ -23,7 +23,7 @@ pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChang
     }
     match change(&lease, Mode::Exclusive).await {
         Ok(changed) => {
-            // The old guard holds nothing now, so it has nothing to give up.
+            // The old guard has no lease now, so its drop releases none.
             drop(guard);
             Ok(changed)
         }
@@ -31,12 +31,12 @@ pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChang
     }
 }
 
-/// Shares a lease that was held alone.
+/// Makes an exclusive lease shared.
 pub(crate) async fn downgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
     weaken(guard, Mode::Shared).await
 }
 
-/// Gives back some of the permits that a lease holds.
+/// Releases some of the permits that a lease holds.
 pub(crate) async fn release_permits(
     guard: Guard,
     n: u32,
@@ -67,7 +67,7 @@ pub(crate) async fn release_permits(
     }
 }
 
-/// Holds a lease in a weaker mode. From here on it counts as that, whatever is answered.
+/// Holds a lease in a weaker mode. From here on it counts as that, even if the store refuses.
 async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
     let fences = lease.handle().fences;
@@ -94,8 +94,8 @@ async fn change(lease: &HeldLease, mode: Mode) -> Result<Guard> {
     in_mode(lease, mode, fences).ok_or_else(|| lost(lease))
 }
 
-/// The guard of the same lease in another mode; views of the lease that were handed out before
-/// hold nothing from here on.
+/// The guard of the same lease in another mode; views of the lease that were handed out before hold
+/// no lease from here on.
 fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
     let (client, handle) = (lease.client(), lease.handle());
     let settings = handle.settings.in_mode(mode);
@@ -150,7 +150,7 @@ fn lost(lease: &HeldLease) -> Error {
     lease.lost_by(ErrorKind::Lost, LOST)
 }
 
-/// A change of mode on the way; dropping it, at whatever point, says that it no longer is.
+/// A change of mode on the way. Dropped at any point, it ends the change.
 struct Changing<'a> {
     lease: &'a HeldLease,
 }

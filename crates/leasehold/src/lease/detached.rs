@@ -21,7 +21,7 @@ use crate::lease::release;
 use crate::settings::{Named, Settings};
 use crate::shared::Inner;
 
-/// A lease without a guard. Nothing renews it: it runs until its ttl ends. The owner of this value
+/// A lease without a guard. It is not renewed: it runs until its ttl ends. The owner of this value
 /// can renew, adopt or release it.
 ///
 /// [Adopting](crate::Client::adopt) it spends it: the lease has another secret from then on.
@@ -60,15 +60,15 @@ impl DetachedLease {
         Self { proof: handle.proof(), ttl: handle.ttl(), manner }
     }
 
-    /// A held lease as a value, with which another process can end it should this one be killed. As long
-    /// as the guard is there, only that may use the lease. Sends nothing.
+    /// A held lease as a value, with which another process can end it if this one is killed. While
+    /// the guard exists, only the guard may use the lease. Sends no request.
     #[doc(hidden)]
     #[must_use]
     pub fn copy_of(lease: &HeldLease) -> Self {
         Self::of(lease.handle())
     }
 
-    /// The settings of the guard that takes it up.
+    /// The settings of the guard that adopts it.
     pub(crate) fn settings(&self, client: &Inner) -> Named {
         let mut settings = Settings::clone(&client.settings);
         settings.mode = self.manner.mode;
@@ -106,15 +106,16 @@ impl DetachedLease {
         Self { ttl, ..self.clone() }
     }
 
-    /// Renews it and gives it another token. Says what proves it from now on, and when that was
-    /// asked.
+    /// Renews it with another token, which proves it from now on. Returns the new proof, and when
+    /// the request was sent.
     pub(crate) async fn take_over(&self, inner: &Inner) -> Result<(Proof, Moment)> {
         let explain = |error| inner.explain(error, "adopt").on_key(self.key());
         let proof = Proof { token: inner.store.token().map_err(explain)?, ..self.proof.clone() };
         let renew = || self.renewed(inner, self.ttl, Some(proof.token));
         let mut answer = renew().await;
         if answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown) {
-            // Asked again for the same successor, the store answers as it did, or would have.
+            // The store answers a repeated request for the same successor as it did, or would have
+            // done.
             answer = renew().await.map_err(|error| match error.kind() {
                 ErrorKind::Late | ErrorKind::Lost => error,
                 _ => error.with_effect(Effect::Unknown),
@@ -123,7 +124,7 @@ impl DetachedLease {
         answer.map(|sent_at| (proof, sent_at)).map_err(explain)
     }
 
-    /// Renews it, and says when that was asked.
+    /// Renews it, and returns when the request was sent.
     pub(crate) async fn renewed(
         &self,
         inner: &Inner,
@@ -150,7 +151,7 @@ impl DetachedLease {
         })
     }
 
-    /// Ends it, and keeps the lock closed for `cooldown` after if one is given.
+    /// Ends it, and starts `cooldown` if that is not none.
     pub(crate) async fn release(&self, client: &Inner, cooldown: Cooldown) -> Result<Release> {
         let mut request =
             ReleaseRequest::new(self.key().clone(), self.proof.token, self.proof.fences);
@@ -159,7 +160,7 @@ impl DetachedLease {
         let answer = end_in(&**store, &request, config.call_timeout).await;
         release::tell(self.key(), self.fence(), &answer);
         let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
-        // It may have been renewed by another process since this value was made.
+        // Another process may have renewed it since this value was made.
         let outcome = Release::of(&answer, None);
         let what = LockEventKind::Released { outcome, cooldown: cooldown.closes_for() };
         client.audience.tell(self.key(), self.fence(), None, None, what);
@@ -170,8 +171,8 @@ impl DetachedLease {
     ///
     /// With a space between them: mark, token, its fence, the first fence of its grant, their
     /// number, ttl in ms, mode (`x`, `s`, or `p3/10` for 3 of 10 permits), `renew` or `fixed`, the
-    /// grace for stopping in ms (`-` where none was asked for), metadata in hex (`-` without), and
-    /// the name.
+    /// grace for stopping in ms (`-` if none was set), metadata in hex (`-` if empty), and the
+    /// name.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
         let Self { proof: Proof { key, token, fences, fence }, ttl, manner } = self;

@@ -20,19 +20,19 @@ use crate::shared::Inner;
 
 /// A held lock: the proof that this process may act.
 ///
-/// It derefs to [`HeldLease`], which has the [fence](HeldLease::fence) and tells whether the lease
-/// [is held](HeldLease::is_held) or [lost](HeldLease::lost). The proof is as good as
-/// [`is_held`](HeldLease::is_held) at the moment of the call, and no better: see the
-/// [guarantees](crate::docs::guarantees) for what a lease can't promise. Give the
-/// [fence](HeldLease::fence) to the protected resource, so that it can refuse a late holder.
+/// It derefs to [`HeldLease`], which has the [fencing token](HeldLease::fence) and says whether the
+/// lease [is held](HeldLease::is_held) or [lost](HeldLease::lost). [`is_held`](HeldLease::is_held)
+/// is a proof for the moment of the call only: see the [guarantees](crate::docs::guarantees) for
+/// what a lease can't promise. Give the fencing token to the protected resource, so that it can
+/// refuse a stale holder.
 ///
 /// # Dropping is not releasing
 ///
-/// A dropped guard gives its lease up in the background: soon, but at no certain moment. If the
-/// store can't be reached or the process ends, the lease ends with its ttl. Drop never blocks,
-/// never panics and needs no runtime. Call [`release`](Self::release) to be sure.
+/// A dropped guard releases its lease in the background: soon, but without a time limit. If the
+/// store can't be reached or the process ends, the lease expires. Drop never blocks or panics, and
+/// works without a runtime. Call [`release`](Self::release) to be sure.
 ///
-/// In a child made by `fork` a guard is not held and does nothing.
+/// In a child made by `fork` a guard is not held, and dropping it has no effect.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct Guard {
@@ -49,16 +49,16 @@ impl Guard {
         self.lease.take().expect("BUG: a guard is ended once")
     }
 
-    /// A view of the lease, to be given to the work.
+    /// A view of the lease, for the work.
     #[must_use]
     pub fn lease(&self) -> &HeldLease {
         self.lease.as_ref().expect("BUG: only methods that consume the guard take its lease")
     }
 
     /// Ends the lease. An `Ok` says that it was held to its end: no other holder has had the lock
-    /// while the guard lived. Where another contender of this client takes the lease over, that is said by
-    /// this process's clock alone: a lease that was taken away meanwhile, or forgotten by its store, is
-    /// known to be lost with its next renewal.
+    /// while the guard lived. If another contender of this client takes the lease over, `Ok` relies
+    /// on this process's clock alone. A force-release, or a store that forgot the lease, then shows
+    /// at the next renewal.
     ///
     /// # Cost
     ///
@@ -66,12 +66,12 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before, though no
+    /// * [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had expired before, though no
     ///   other holder has had the lock since.
-    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and the work under it may have
-    ///   overlapped with another holder's.
-    /// * What the store says, with [`Effect::Unknown`](crate::Effect::Unknown) when it did not answer: the release is
-    ///   retried in the background, and the lease ends with its ttl at the latest.
+    /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and the
+    ///   work under it may have overlapped with another holder's.
+    /// * What the store says. With [`Effect::Unknown`](crate::Effect::Unknown) it did not answer:
+    ///   the background retries the release until the lease expires.
     ///
     /// [`release_outcome`](Self::release_outcome) has these as values.
     ///
@@ -90,9 +90,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// When the store refuses, or can't be reached at all. The lease is then given up in the
-    /// background, as far as possible, and ends with its ttl otherwise. A request that was sent
-    /// and not answered is [`Release::Unknown`].
+    /// When the store refuses, or can't be reached at all. The background then retries the release
+    /// until the lease expires. A request that was sent but not answered is [`Release::Unknown`].
     ///
     /// # Cancel safety
     ///
@@ -102,7 +101,7 @@ impl Guard {
         release::outcome(end.outcome().await)
     }
 
-    /// Ends the lease, and keeps the lock closed for `cooldown` after.
+    /// Ends the lease, and starts `cooldown`: until its end no caller can acquire the lock.
     ///
     /// For a report that has just been made and should not be made again within the next minute.
     ///
@@ -117,7 +116,7 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Cancel safe: if dropped, even before the first poll, the release goes on in the background,
-    /// with its cool-down.
+    /// with its cooldown.
     pub fn release_with_cooldown(
         self,
         cooldown: Cooldown,
@@ -125,7 +124,7 @@ impl Guard {
         self.end_well(Afterwards::Closed(cooldown))
     }
 
-    /// As [`release_with_cooldown`](Self::release_with_cooldown), and says how that went.
+    /// As [`release_with_cooldown`](Self::release_with_cooldown), and reports how that went.
     ///
     /// # Cost
     ///
@@ -162,9 +161,9 @@ impl Guard {
         self.into_lease().end(cooldown)
     }
 
-    /// Runs `body` under the held lock, and releases it; for locks of any kind what
-    /// [`Mutex::run`](crate::Mutex::run) is for a mutex. When the lease is lost, the body is
-    /// dropped where it stands, before the store can grant the lock to another holder.
+    /// Runs `body` under the held lock, and releases it: [`Mutex::run`](crate::Mutex::run) for
+    /// locks of any kind. When the lease is lost, the body is dropped where it stands, before the
+    /// store can grant the lock to another holder.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -185,7 +184,7 @@ impl Guard {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    /// Cancel safe: the body is dropped, and the lease released in the background.
     pub async fn run<T, F>(self, body: impl FnOnce(HeldLease) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
@@ -201,10 +200,10 @@ impl Guard {
         .await
     }
 
-    /// Keeps the lease without this guard: it is renewed as before, and the client has it [by
+    /// Keeps the lease without this guard: it is renewed as before, and the client finds it [by
     /// name](crate::Client::held). It ends with [`release_held`](crate::Client::release_held),
-    /// [`release_all`](crate::Client::release_all) or [`close`](crate::Client::close). A program keeps
-    /// the client for as long, since nothing renews the lease without it.
+    /// [`release_all`](crate::Client::release_all) or [`close`](crate::Client::close). Keep the
+    /// client until then, since it renews the lease.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -220,9 +219,9 @@ impl Guard {
         drop(self.lease.take());
     }
 
-    /// Lets go of the lease without ending it. The lease lives on until its ttl, not renewed, and
-    /// belongs to the returned value, in this process or another. On the embedded store it ends
-    /// with this process all the same, unless the client takes leases that outlive the process
+    /// Detaches the lease: the guard ends and the lease lives on, not renewed, until it expires. It
+    /// belongs to the returned value, in this process or another. On the embedded store it still
+    /// ends with this process, unless the client takes leases that outlive the process
     /// ([`ClientBuilder::detached`](crate::ClientBuilder::detached)).
     ///
     /// The value contains the lease's secret.
@@ -242,13 +241,13 @@ impl Guard {
         if let Err(error) = self.check() {
             return Err(NotChanged::new(self, error));
         }
-        // Carried out once the lease was adopted, an acquisition would bring this secret back.
+        // If an acquisition were carried out after the adoption, it would bring this secret back.
         let (clock, in_doubt_until) = (&self.client().clock, self.handle().in_doubt_until());
         rt::sleep_until(&**clock, in_doubt_until.unwrap_or_default()).await;
         let lease = self.lease.take().expect("BUG: a guard is ended once");
         let ending = Ending::begin(lease.clone(), Afterwards::AsGranted);
         lease.handle().settled().await;
-        // What was on its way may have said that it is not held any more.
+        // The answer that was on its way may have reported a loss.
         if lease.handle().status(lease.client().clock.now()) == LeaseStatus::Lost {
             let lost = lease.lost_error();
             return Err(NotChanged::new(Self { lease: Some(lease) }, lost));

@@ -22,34 +22,34 @@ use crate::lease::loss::Loss;
 use crate::rt;
 use crate::settings::Settings;
 
-/// What a length loses at most by being told in whole milliseconds.
+/// What a length loses at most because it is sent in whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(1);
 
-/// How often and until when a lease may be handed on inside this process before its release has
-/// to go through the store, where others may wait.
+/// How often and until when a lease may be handed off inside this process before its release has to
+/// go through the store, where others may wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Relay {
     pub(crate) handoffs: u32,
     pub(crate) until: Moment,
 }
 
-/// A lease on its way to its next holder in this process, to be taken by one side only.
+/// A lease on its way to its next holder in this process; one side only can take it.
 pub(crate) trait Offered: fmt::Debug + Send + Sync {
     /// Whether it has not been taken yet.
     fn is_there(&self) -> bool;
 
-    /// Gives it to the next, or back to the store, unless it was taken.
+    /// Passes it to the next contender, or back to the store, unless it was taken.
     fn take_back(&self);
 }
 
-/// What a lease is known by, here and to the store.
+/// What proves a lease, here and to the store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Proof {
     pub(crate) key: Key,
     pub(crate) token: Token,
     /// The fences that came with the grant; requests name them.
     pub(crate) fences: FenceBlock,
-    /// The holder's own, one of them.
+    /// The holder's own fence, one of them.
     pub(crate) fence: Fence,
 }
 
@@ -69,34 +69,36 @@ pub(crate) struct LeaseHandle {
     /// This hold's own fence, one of them.
     fence: Fence,
     relay: Relay,
-    /// What the lock value was told.
+    /// The settings of the lock value.
     pub(crate) settings: Arc<Settings>,
-    /// From when on its longest hold is counted.
+    /// When its longest hold begins.
     since: Moment,
-    /// When the holder last said that it gets on, in nanoseconds.
+    /// When the holder last reported progress, in nanoseconds.
     progress_ns: AtomicU64,
     process: Process,
     /// The task or thread that took it.
     taken_by: AtomicU64,
     state: Mutex<State>,
-    /// How it was lost, once that was told.
+    /// How it was lost, once that was reported.
     loss: OnceLock<Box<Loss>>,
-    /// Whether the holder is asked to let go.
+    /// Whether there is a release request.
     asked: AtomicBool,
-    /// Whether a change to a weaker mode was not answered: carried out late, it would weaken
-    /// whatever this lease has become by then.
+    /// Whether a change to a weaker mode was not answered. If the store carries it out later, it
+    /// weakens whatever this lease is by then.
     mode_in_doubt: AtomicBool,
-    /// Until when an acquisition with the lease's token that was never answered may be carried out, in nanoseconds.
+    /// Until when an unanswered acquisition with the lease's token may be carried out, in
+    /// nanoseconds.
     in_doubt_ns: AtomicU64,
     changed: Notify,
     /// For the log and metrics.
     holding: Holding,
-    /// The way to the one that it was handed to in this process, and until when it is open.
+    /// The contender of this process to which it was handed off, and until when that one may take
+    /// it.
     offer: OnceLock<Box<(Weak<dyn Offered>, Moment)>>,
-    /// When the renewer is to look again once an offer was taken, in nanoseconds.
+    /// When the renewer has to look again once an offer was taken, in nanoseconds.
     pub(crate) resume_ns: AtomicU64,
-    /// The hold's moment in the schedule, in nanoseconds, and its place there; only touched under the
-    /// schedule's lock.
+    /// The hold's moment in the schedule, in nanoseconds, and its index there; only touched under
+    /// the schedule's lock.
     pub(crate) due_ns: AtomicU64,
     pub(crate) place: AtomicU32,
 }
@@ -104,17 +106,17 @@ pub(crate) struct LeaseHandle {
 #[derive(Debug)]
 struct State {
     lease: LeaseState,
-    /// The length to renew to; a lease handed over in line may be shorter at first.
+    /// The length to renew to; a lease granted from the queue may be shorter at first.
     ttl: Ttl,
     phase: Phase,
     requests_in_flight: u32,
-    /// Whether a change was ever waited for; until then there are no waiters to be looked for.
+    /// Whether a task ever waited for a change; until then none has to be notified.
     waited_for: bool,
-    /// Whether one of them changes the length; no other renewal runs beside it, because whichever
-    /// came last at the store would decide.
+    /// Whether one of them changes the length. No other renewal runs at the same time, because the
+    /// last one to reach the store would decide.
     changing: bool,
-    /// The shortest length that was asked for and not answered. The store may carry that out at
-    /// any later moment, so no answer proves more than this length from its own request on.
+    /// The shortest length that was requested and not answered. The store may carry that out at any
+    /// later moment, so no answer proves more than this length from its own request on.
     shortest: Option<Ttl>,
     /// How the last renewal failed, if none succeeded after it.
     failure: Option<Error>,
@@ -134,7 +136,7 @@ impl State {
         }
     }
 
-    /// What is left without a renewal of a lease that is held until then at most.
+    /// What is left without a renewal, of a lease that is held until `held_until` at most.
     fn lasting(&self, held_until: Option<Moment>) -> Lasting {
         let lost_at = self.lease.lost_at();
         Lasting {
@@ -143,7 +145,7 @@ impl State {
         }
     }
 
-    /// How long ago the deadline was, if it is over.
+    /// How long ago the deadline was, if it has passed.
     fn over_for(&self, now: Moment) -> Option<Duration> {
         Some(now.saturating_since(self.lease.deadline())).filter(|over_for| !over_for.is_zero())
     }
@@ -168,7 +170,7 @@ pub(crate) struct Lasting {
 pub(crate) enum Phase {
     /// Its guard lives.
     Held,
-    /// Its guard is gone; what is left to do is the release, here or in the reaper.
+    /// Its guard is gone; the release is still to be done, here or in the reaper.
     Over,
 }
 
@@ -226,7 +228,7 @@ impl LeaseHandle {
         self.fence
     }
 
-    /// Takes in that the holder is asked to let go.
+    /// Records a release request.
     pub(crate) fn ask(&self) {
         if !self.asked.swap(true, Ordering::AcqRel) {
             self.changed.notify_waiters();
@@ -237,8 +239,8 @@ impl LeaseHandle {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Returns when the holder is asked to let go, its guard's life is over, the lease is lost, or
-    /// at `until`. Cancel safe.
+    /// Returns when there is a release request, its guard's life is over, the lease is lost, or at
+    /// `until`. Cancel safe.
     pub(crate) async fn asked_until(&self, clock: &dyn Clock, until: Moment) {
         loop {
             let changed = self.changed.notified();
@@ -255,7 +257,7 @@ impl LeaseHandle {
         }
     }
 
-    /// Looks at the clock and makes a loss known to all that wait for it.
+    /// Looks at the clock, and reports a loss to all that wait for it.
     pub(crate) fn status(&self, now: Moment) -> LeaseStatus {
         let status = self.look(&mut self.state(), now);
         self.told(status, now)
@@ -270,7 +272,7 @@ impl LeaseHandle {
         status
     }
 
-    /// When its longest hold is over, if it has one.
+    /// The end of its longest hold, if it has one.
     fn held_until(&self) -> Option<Moment> {
         self.settings.max_hold.map(|longest| self.since.saturating_add(longest))
     }
@@ -340,17 +342,17 @@ impl LeaseHandle {
         }
     }
 
-    /// When the store may grant the lock to another holder, as far as this holder knows.
+    /// When the store may grant the lock to another holder, by this holder's clock.
     pub(crate) fn deadline(&self) -> Moment {
         self.state().lease.deadline()
     }
 
-    /// How long ago the deadline was, if it is over.
+    /// How long ago the deadline was, if it has passed.
     pub(crate) fn over_for(&self, now: Moment) -> Option<Duration> {
         self.state().over_for(now)
     }
 
-    /// When the request was sent that the lease is counted from.
+    /// When the request was sent from which the lease counts.
     pub(crate) fn counted_from(&self) -> Moment {
         let state = self.state();
         state.lease.deadline().saturating_sub(state.lease.ttl().duration())
@@ -361,7 +363,7 @@ impl LeaseHandle {
         self.state().ttl
     }
 
-    /// What is left of it without a renewal, before others have it.
+    /// What is left of it without a renewal, before it is shared.
     pub(crate) fn lasts_as_granted(&mut self) -> Lasting {
         let held_until = self.held_until();
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).lasting(held_until)
@@ -402,7 +404,7 @@ impl LeaseHandle {
                 changed.await;
                 continue;
             }
-            // The deadline is watched here too: loss must be told even when the renewer starves.
+            // The deadline is watched here too: a starved renewer must hide no loss.
             tokio::select! {
                 biased;
                 () = changed => {}
@@ -411,17 +413,17 @@ impl LeaseHandle {
         }
     }
 
-    /// Whether it is the renewer's business.
+    /// Whether the renewer should renew it.
     pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
         self.settings.renew && !self.is_to_end(now) && !self.is_stalled(now)
     }
 
-    /// Whether it is kept alive in the background.
+    /// Whether it is renewed in the background.
     pub(crate) fn renews(&self) -> bool {
         self.settings.renew
     }
 
-    /// Whether the longest hold is over, or the lease runs to its end and no further.
+    /// Whether the longest hold has ended, or ends with the lease as it is now.
     fn is_to_end(&self, now: Moment) -> bool {
         let Some(until) = self.held_until() else { return false };
         let lease = self.state().lease;
@@ -432,7 +434,7 @@ impl LeaseHandle {
 
     /// Whether a lease that is lost now has come to the end of its longest hold.
     pub(crate) fn was_held_for_longest(&self, now: Moment) -> bool {
-        // A loss is told the grace before the end of the lease, which is at most half of it.
+        // A loss is reported the grace before the end of the lease, which is at most half of it.
         let ttl = self.ttl();
         let last =
             (ttl.duration() / 2).saturating_add(margin(ttl.duration())).saturating_add(ROUNDED);
@@ -440,18 +442,18 @@ impl LeaseHandle {
             && self.held_until().is_some_and(|until| until.saturating_since(now) <= last)
     }
 
-    /// Whether the holder was to say that it gets on, and has not.
+    /// Whether the holder should have reported progress, and has not.
     pub(crate) fn is_stalled(&self, now: Moment) -> bool {
         let last = Moment::from_nanos(self.progress_ns.load(Ordering::Relaxed));
         self.settings.progress_within.is_some_and(|limit| now.saturating_since(last) > limit)
     }
 
-    /// The holder says that it gets on.
+    /// Records that the holder made progress.
     pub(crate) fn progress(&self, now: Moment) {
         self.progress_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Tells those who listen what became of it.
+    /// Reports an event to its readers.
     pub(crate) fn tell(&self, what: LockEventKind) {
         self.holding.tell(&self.key, &self.settings, self.fence, what);
     }
@@ -461,7 +463,8 @@ impl LeaseHandle {
         self.holding.note_result(result);
     }
 
-    /// Has the end of the phase told; which one it is. A fork's child holds nothing, and is told of nothing.
+    /// Has the end of the phase notified; returns the current one. A fork's child has no lease to
+    /// wait for.
     fn wait_for_phase(&self) -> Phase {
         if !self.is_ours() {
             return Phase::Over;

@@ -17,16 +17,16 @@ use crate::lease::outcome::lateness;
 use crate::lease::renewal::no_answer;
 use crate::shared::Inner;
 
-/// What is said of a lease that is lost.
+/// The reason in the error of a lost lease.
 pub(crate) const LOST: &str = "the lease is lost; stop what was done under it";
 
-/// How often a holder that waits to be asked looks.
+/// How often a holder that waits for release requests looks.
 const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
 
 /// A view of a held lease: what the work under it needs to know.
 ///
-/// Cheap to clone. It does not keep the lock: that is the [`Guard`](crate::Guard)'s part, and once the guard
-/// is gone the view says that nothing is held.
+/// Cheap to clone. It does not keep the lock, which the [`Guard`](crate::Guard) does. Once the
+/// guard is gone, the view says that no lease is held.
 #[derive(Clone)]
 pub struct HeldLease {
     client: Arc<Inner>,
@@ -44,13 +44,13 @@ impl HeldLease {
         &self.handle.key
     }
 
-    /// The text that is kept with the lease; empty where none was given.
+    /// The text that is kept with the lease; empty if none was set.
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.handle.settings.metadata.as_str()
     }
 
-    /// How many of a semaphore's permits it is; `None` for other kinds of locks.
+    /// How many of a semaphore's permits it has; `None` for other kinds of locks.
     #[must_use]
     pub fn permits(&self) -> Option<u32> {
         match self.handle.settings.mode {
@@ -63,7 +63,7 @@ impl HeldLease {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] once the lease is lost: nothing may be begun under it. For logs there is
+    /// [`ErrorKind::Lost`] once the lease is lost: no work may begin under it. For logs there is
     /// [`fence_even_if_lost`](Self::fence_even_if_lost).
     pub fn fence(&self) -> Result<Fence> {
         if self.is_held() { Ok(self.handle.fence()) } else { Err(self.lost_error()) }
@@ -75,14 +75,14 @@ impl HeldLease {
         self.handle.fence()
     }
 
-    /// Whether the lease is held at this moment. Sends nothing: it compares the lease's deadline
+    /// Whether the lease is held at this moment. Sends no request: it compares the lease's deadline
     /// with a clock that also counts while the machine sleeps.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.handle.is_held(self.client.clock.now())
     }
 
-    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    /// How long the lease is held for certain; zero once it is lost. Renewals extend it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.handle.remaining(self.client.clock.now())
@@ -101,15 +101,15 @@ impl HeldLease {
         self.handle.status(self.client.clock.now()) == LeaseStatus::AtRisk
     }
 
-    /// Whether the longest hold (`max_hold`) is over, or so nearly that the lease runs to its end and no
-    /// further. Tells a loss that had to come from any other.
+    /// Whether the longest hold (`max_hold`) has ended, or ends with the lease as it is now. It
+    /// distinguishes an expected loss from any other.
     #[must_use]
     pub fn is_max_hold_over(&self) -> bool {
         self.handle.was_held_for_longest(self.client.clock.now())
     }
 
-    /// How the lease was lost, if it was while its guard lived; with the error of the last renewal that
-    /// failed. Sends nothing.
+    /// How the lease was lost, if it was while its guard lived, with the error of the last failed
+    /// renewal. Sends no request.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.handle.loss(self.client.clock.now()).cloned()
@@ -129,14 +129,14 @@ impl HeldLease {
         self.handle.lost(&*self.client.clock).await;
     }
 
-    /// Returns when [`ask`](crate::Client::ask) asks the holder to let go. It also returns when the
-    /// lease is lost or its guard is gone, so that no wait is in vain.
-    /// [`is_asked`](Self::is_asked) tells the two apart.
+    /// Returns when [`ask`](crate::Client::ask) requests release from the holder. It also returns
+    /// when the lease is lost or its guard is gone, so that every wait ends.
+    /// [`is_asked`](Self::is_asked) distinguishes the two.
     ///
     /// While it is awaited it looks once a second, by a renewal that changes nothing; otherwise the
-    /// holder learns of it with its next renewal. Letting go is up to the holder: a
-    /// [`Guard::release`](crate::Guard::release) then goes to the next waiter in the store's line,
-    /// not to one of this process.
+    /// holder learns of a request with its next renewal. The holder decides. A
+    /// [`Guard::release`](crate::Guard::release) then goes to the next waiter in the store's queue,
+    /// even if this process has waiters of its own.
     ///
     /// # Cost
     ///
@@ -159,14 +159,14 @@ impl HeldLease {
         }
     }
 
-    /// Whether the holder has been asked to let go, as far as this client knows. Sends nothing.
+    /// Whether a release request has reached this holder. Sends no request.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.handle.is_asked()
     }
 
-    /// Asks the store by a renewal that changes nothing, whose answer says whether the lease is there,
-    /// and whether it is asked for.
+    /// Looks at the store by a renewal that changes nothing. Its answer says whether the store has
+    /// the lease, and whether there is a release request.
     async fn ask_store(&self) {
         struct Done<'a>(&'a LeaseHandle);
         impl Drop for Done<'_> {
@@ -177,7 +177,7 @@ impl HeldLease {
         let Self { client, handle } = self;
         let Some((mut request, _)) = handle.start_renewal(client.clock.now()) else { return };
         let _done = Done(handle);
-        // It may not shorten, and so changes nothing; only the answer counts.
+        // A renewal that may not shorten changes nothing at this ttl; only its answer counts.
         request.ttl = Ttl::MIN;
         let within = client.config.call_timeout.min(handle.length().duration() / 6);
         let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
@@ -192,7 +192,7 @@ impl HeldLease {
         }
     }
 
-    /// Passes when the lease is held; for a look before each side effect.
+    /// Succeeds while the lease is held; for a look before each side effect.
     ///
     /// # Errors
     ///
@@ -201,9 +201,9 @@ impl HeldLease {
         self.fence().map(drop)
     }
 
-    /// Says that the work under the lease gets on, where its renewal depends on that: see
+    /// Reports that the work under the lease makes progress, if its renewal depends on that: see
     /// [`Mutex::progress_within`](crate::Mutex::progress_within). Cheap enough for every turn of a
-    /// loop. A lost lease does not come back by it.
+    /// loop. It does not bring back a lost lease.
     pub fn progress(&self) {
         let now = self.client.clock.now();
         let stalled = self.handle.is_stalled(now);
@@ -213,25 +213,25 @@ impl HeldLease {
         }
     }
 
-    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of the
-    /// store: the event of its end has it as [`LogEntry::result`](crate::store::LogEntry::result). To be
-    /// called before the release. The first note counts, up to 64 characters of it; without a log it is
-    /// kept nowhere. Sends nothing.
+    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of
+    /// the store: the event of its end has it as
+    /// [`LogEntry::result`](crate::store::LogEntry::result). Call it before the release. The first
+    /// note counts, up to 64 characters of it; without a log it is dropped. Sends no request.
     pub fn note_result(&self, result: &str) {
         self.handle.note_result(result);
     }
 
-    /// A token that is cancelled when the lease is lost or given up, for handing down to tasks.
-    /// It costs a small task on the thread that renews leases, and depends on no runtime of the
-    /// caller's. In a child made by `fork` it is cancelled.
+    /// A token that is cancelled when the lease is lost or its guard is gone, to pass down to
+    /// tasks. It costs a small task on the thread that renews leases, and is independent of the
+    /// caller's runtimes. In a child made by `fork` it is cancelled.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         let lease = self.clone();
         cancelled_after(&self.client, self.handle.is_ours(), async move { lease.lost().await })
     }
 
-    /// Asks the store how long the lease runs on there; zero when it is not held there. A lease that
-    /// the store does not have is lost from then on.
+    /// Reads from the store how long the lease runs on there; zero when it is not held there. If
+    /// the store does not have the lease, it is lost from then on.
     ///
     /// For people and logs: decisions belong to [`is_held`](Self::is_held) and
     /// [`remaining`](Self::remaining), which count on this process's own clock.
@@ -242,7 +242,7 @@ impl HeldLease {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] and the other ways in which a store can't be asked.
+    /// [`ErrorKind::Unavailable`] and the other errors of a store that can't be reached.
     ///
     /// # Cancel safety
     ///
@@ -262,13 +262,14 @@ impl HeldLease {
         let ours = holders.iter().find(|holder| handle.fences.contains(holder.fence));
         let left = ours.map(|holder| holder.remaining).unwrap_or_default();
         if left.is_zero() {
-            // What was seen may be from before a change of the lease; the answer to a renewal is not.
+            // The inspection may be older than a change of the lease; the answer to a renewal is
+            // not.
             self.ask_store().await;
         }
         Ok(left)
     }
 
-    /// Asks the store whether the lock is still held by this very lease. One that is not is lost from
+    /// Checks whether the store still has this very lease. If it does not, the lease is lost from
     /// then on.
     ///
     /// # Cost
@@ -286,8 +287,8 @@ impl HeldLease {
         Ok(!self.ttl().await?.is_zero())
     }
 
-    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
-    /// that is earlier than before. Background renewals use the new length from here on.
+    /// Sets a new length: the lease expires `ttl` from now unless it is renewed, even if that is
+    /// earlier than before. Background renewals use the new length from here on.
     ///
     /// # Cost
     ///
@@ -295,20 +296,20 @@ impl HeldLease {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Late`] – the lease had run out, here or in the store, but no other holder has
+    /// * [`ErrorKind::Late`] – the lease had expired, here or in the store, but no other holder has
     ///   had the lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock
-    ///   anew, under a new fence.
-    /// * [`ErrorKind::Lost`] – the lease is not ours any more, or it had run out here and the store
-    ///   could not be asked.
+    ///   again, under a new fence.
+    /// * [`ErrorKind::Lost`] – the lease belongs to another holder or to none, or it had expired
+    ///   here and the store could not be reached.
     /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
-    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. Nothing was sent.
-    /// * [`ErrorKind::Unavailable`] – the store could not be asked, and the lease is what it was;
-    ///   or, with [`Effect::Unknown`], it did not answer, and the lease counts as the shorter of
-    ///   the two.
+    ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. No request was sent.
+    /// * [`ErrorKind::Unavailable`] – the store could not be reached, and the lease is what it was.
+    ///   With [`Effect::Unknown`] it did not answer, and the lease counts as the shorter of the
+    ///   two.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if dropped, the store may or may not have taken the new length, and this side
+    /// Cancel safe: if dropped, the store may or may not have set the new length, and this side
     /// counts on the shorter of the two.
     pub async fn renew_to(&self, ttl: Duration) -> Result<()> {
         self.change_length(Ttl::new(ttl)?).await.map_err(|error| self.explain(error, "renew"))
@@ -323,7 +324,7 @@ impl HeldLease {
         self.explain(self.lost_by(ErrorKind::Lost, why), "use")
     }
 
-    /// An error of this kind, caused by the last renewal that failed, where the lease is lost.
+    /// An error of this kind, caused by the last failed renewal if the lease is lost.
     pub(crate) fn lost_by(&self, kind: ErrorKind, why: &str) -> Error {
         let error = Error::new(kind, why);
         match self.loss().and_then(|loss| loss.error) {
@@ -340,7 +341,8 @@ impl HeldLease {
         &self.client
     }
 
-    /// Hands the lease to the next contender of this process. `false` when it has to be released.
+    /// Hands the lease off to the next contender of this process. `false` when it has to be
+    /// released.
     pub(crate) fn hand_to_successor(&self) -> bool {
         self.client.succession.hand_on(&self.handle)
     }
@@ -416,15 +418,15 @@ impl HeldLease {
 }
 
 impl HeldLease {
-    /// What has become of a lease that has run out here: whether another holder can have come is
-    /// for the store to say. It is asked without changing anything.
+    /// How an expired lease ended: the store decides whether another holder can have come, so this
+    /// asks it without changing anything.
     async fn late_or_lost(&self) -> Error {
         let Self { client, handle } = self;
         let lost = self.lost_by(ErrorKind::Lost, LOST);
         if !handle.is_ours() || handle.phase() != Phase::Held {
             return lost;
         }
-        // It may not shorten, and so changes nothing; only the answer counts.
+        // A renewal that may not shorten changes nothing at this ttl; only its answer counts.
         let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, Ttl::MIN);
         let within = client.config.call_timeout;
         match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
@@ -437,7 +439,7 @@ impl HeldLease {
     }
 }
 
-/// Of a request that came when the lease had been over for so long.
+/// The error of a request for a lease that had expired this long before.
 pub(crate) fn late(over_for: Option<Duration>) -> Error {
     let by = over_for.map_or_else(String::new, |by| lateness(by) + " ");
     let why = format!(
@@ -447,8 +449,8 @@ pub(crate) fn late(over_for: Option<Duration>) -> Error {
     Error::new(ErrorKind::Late, why)
 }
 
-/// A change of length on the way; dropping it, at whatever point, says that it no longer is, and
-/// has the renewer look after the lease by what is believed of it then.
+/// A change of length on the way. Dropped at any point, it ends the change, and the renewer looks
+/// after the lease as it is believed to be then.
 struct Changing<'a> {
     lease: &'a HeldLease,
     sent_at: Moment,
@@ -489,7 +491,7 @@ pub(crate) fn cancelled_after(
     lost: impl Future<Output = ()> + Send + 'static,
 ) -> CancellationToken {
     let token = CancellationToken::new();
-    // Whatever ends the task cancels the token, since no loss would be told any more.
+    // However the task ends, it cancels the token, since it would report no later loss.
     let cancel = token.clone().drop_guard();
     if is_ours {
         let child = token.clone();

@@ -14,8 +14,8 @@ use crate::together::{all, any};
 
 /// A view of the leases that were taken together: what the work under them needs to know.
 ///
-/// Cheap to clone. It does not keep the locks: that is the [`MultiGuard`](crate::MultiGuard)'s part,
-/// and once the guard is gone the view says that nothing is held.
+/// Cheap to clone. It does not keep the locks, which the [`MultiGuard`](crate::MultiGuard) does.
+/// Once the guard is gone, the view says that no lease is held.
 #[derive(Clone)]
 pub struct HeldLeases {
     client: Arc<Inner>,
@@ -46,13 +46,13 @@ impl HeldLeases {
         self.leases.iter().map(|lease| Ok((lease.key().clone(), lease.fence()?))).collect()
     }
 
-    /// Whether all of them are held at this moment; sends nothing.
+    /// Whether all of them are held at this moment; sends no request.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.leases.iter().all(HeldLease::is_held)
     }
 
-    /// How long all of them are held for certain; zero once any is lost. Renewals push it on.
+    /// How long all of them are held for certain; zero once any is lost. Renewals extend it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.iter().map(HeldLease::remaining).min().unwrap_or_default()
@@ -71,7 +71,7 @@ impl HeldLeases {
         self.leases.iter().any(HeldLease::is_at_risk)
     }
 
-    /// Passes when all of them are held; for a look before each side effect.
+    /// Succeeds while all of them are held; for a look before each side effect.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl HeldLeases {
         any(self.leases.iter().map(HeldLease::lost)).await;
     }
 
-    /// Returns when the holder is asked to let go of any of them, or one is lost. See
+    /// Returns when there is a release request for any of them, or one is lost. See
     /// [`HeldLease::asked`].
     ///
     /// # Cost
@@ -112,15 +112,14 @@ impl HeldLeases {
         any(self.leases.iter().map(HeldLease::asked)).await;
     }
 
-    /// Whether the holder has been asked to let go of any of them, as far as this client knows.
-    /// Sends nothing.
+    /// Whether a release request for any of them has reached this holder. Sends no request.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.leases.iter().any(HeldLease::is_asked)
     }
 
-    /// Asks the store how long the first of them to end runs on there; zero when one is not held
-    /// there. See [`HeldLease::ttl`].
+    /// Reads from the store how long the first of them to end runs on there; zero when one is not
+    /// held there. See [`HeldLease::ttl`].
     ///
     /// # Cost
     ///
@@ -138,7 +137,7 @@ impl HeldLeases {
         ttls.into_iter().try_fold(Duration::MAX, |least, ttl| Ok(least.min(ttl?)))
     }
 
-    /// Asks the store whether all of the locks are still held by these very leases.
+    /// Checks whether the store still has these very leases.
     ///
     /// # Cost
     ///
@@ -155,7 +154,7 @@ impl HeldLeases {
         Ok(!self.ttl().await?.is_zero())
     }
 
-    /// Gives all of them a new length. See [`HeldLease::renew_to`].
+    /// Sets a new length for all of them. See [`HeldLease::renew_to`].
     ///
     /// # Cost
     ///
@@ -163,8 +162,8 @@ impl HeldLeases {
     ///
     /// # Errors
     ///
-    /// The first of what [`HeldLease::renew_to`] said of any of them; it names the lock. The others
-    /// have the new length all the same.
+    /// The first error of [`HeldLease::renew_to`] for any of them; it names the lock. The others
+    /// have the new length anyway.
     ///
     /// # Cancel safety
     ///
@@ -173,7 +172,7 @@ impl HeldLeases {
         renew_all(&self.leases, ttl).await
     }
 
-    /// A token that is cancelled when any of them is lost or given up. See
+    /// A token that is cancelled when any of them is lost or its guard is gone. See
     /// [`HeldLease::cancellation_token`].
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
@@ -201,7 +200,7 @@ impl Leases for HeldLeases {
     }
 }
 
-/// Gives all of these a new length; the first error is the answer.
+/// Sets a new length for all of these; the first error is the answer.
 pub(crate) async fn renew_all(leases: &[HeldLease], ttl: Duration) -> Result<()> {
     all(leases.iter().map(|lease| lease.renew_to(ttl))).await.into_iter().collect()
 }

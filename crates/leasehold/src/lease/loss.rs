@@ -7,10 +7,10 @@ use leasehold_core::{Error, Reason, length};
 
 use crate::audit::LossReason;
 
-/// How a lease was lost, with the error of the last renewal that failed. Read by
+/// How a lease was lost, with the error of the last failed renewal. Read by
 /// [`HeldLease::loss`](crate::HeldLease::loss).
 ///
-/// Shown, it is a sentence for people.
+/// Its `Display` is a sentence for people.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Loss {
@@ -32,14 +32,13 @@ impl Loss {
         self.error.as_ref()
     }
 
-    /// Why the last renewal failed, as far as that is known: [`Error::reason`].
+    /// Why the last renewal failed, if that is known: [`Error::reason`].
     #[must_use]
     pub fn cause(&self) -> Option<Reason> {
         self.error.as_ref().and_then(Error::reason)
     }
 
-    /// How long before the loss the last request was sent that the store has confirmed: the
-    /// acquisition, or a renewal.
+    /// How long before the loss the last confirmed request was sent: the acquisition, or a renewal.
     #[must_use]
     pub const fn unconfirmed_for(&self) -> Duration {
         self.unconfirmed_for

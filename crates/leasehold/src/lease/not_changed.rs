@@ -4,10 +4,10 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind};
 
-/// A change that did not come about, with the guard that is left.
+/// A failed change, with the guard that is left.
 ///
 /// `?` turns it into the plain [`Error`], and drops the guard.
-#[must_use = "it has the guard in it, and dropping it gives the lock up"]
+#[must_use = "it has the guard in it, and dropping it releases the lock"]
 pub struct NotChanged<G> {
     guard: G,
     error: Error,
@@ -28,12 +28,12 @@ impl<G> NotChanged<G> {
         self.error.kind()
     }
 
-    /// The guard, which is held as its own page says.
+    /// The guard; the method that failed says how it is held.
     pub fn into_guard(self) -> G {
         self.guard
     }
 
-    /// The same with the guard in another face.
+    /// This error with the guard in another type.
     pub(crate) fn map<H>(self, map: impl FnOnce(G) -> H) -> NotChanged<H> {
         NotChanged { guard: map(self.guard), error: self.error }
     }

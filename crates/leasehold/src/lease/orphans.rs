@@ -1,8 +1,7 @@
 //! The reaper: releases what dropped futures and dropped guards leave behind.
 //!
-//! It works with deadlines of its own, never the caller's, in the background of the process, and
-//! outlives the client, and the runtime that the client was used on, until what it was given is
-//! done or has expired by itself.
+//! It works in the background of the process, with deadlines of its own. It outlives the client and
+//! the client's runtimes, until what it received is released or has expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,67 +25,69 @@ use crate::rt;
 
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// How long a request on its way is waited for: it is finished on a runtime of the caller's, which may be held up.
+/// How long it waits for a request on its way, which finishes on a caller's runtime and may be
+/// delayed there.
 const LANDS_WITHIN: Duration = Duration::from_millis(250);
-/// How many requests are on their way at a time.
+/// How many requests it sends at a time.
 const AT_ONCE: usize = 64;
 
-/// When a request is carried out at the latest that nobody repeats from now on, and whose call ends then. A store may
-/// have sent it a moment ago.
+/// The latest time at which a request can be carried out if it is not repeated from now on and its
+/// call ends at `call_ends`. A store may have sent it a moment ago.
 pub(crate) fn last_of(call_ends: Moment, now: Moment) -> Moment {
     call_ends.min(now.saturating_add(VALID_FOR).saturating_add(margin(VALID_FOR)))
 }
 
-/// Something to give up.
+/// Something to abandon.
 #[derive(Debug)]
 pub(crate) enum Orphan {
-    /// An acquisition whose outcome is unknown, or a place in line.
+    /// An acquisition whose outcome is unknown, or a position in the queue.
     Acquisition {
         key: Key,
         token: Token,
-        /// When it has expired by itself at the latest.
+        /// When it has expired at the latest.
         until: Moment,
-        /// Until when a request that was not answered may be carried out.
+        /// Until when an unanswered request may be carried out.
         in_doubt_until: Option<Moment>,
-        /// Whether it was the only one: what it got is all that there is to give up.
+        /// Whether there was only one request: what it got is then all that there is to release.
         is_only: bool,
-        /// Brings the answer of one that is on its way, which is waited for, and until when that may be carried out.
+        /// Brings the answer of a request on its way, and until when that may be carried out.
         landing: Option<(Landing, Moment)>,
-        /// Where one was sent that was dropped on its way: what is sent from there comes after it.
+        /// The runtime of a request that was dropped on its way: what is sent from there comes
+        /// after it.
         sent_from: Option<Handle>,
-        /// Whether a grant would have closed the lock, which is undone too.
+        /// Whether a grant would have started a cooldown, which is undone too.
         reopen: bool,
     },
-    /// What a request may take that was not answered, though its token was given up. It is carried out before
-    /// `in_doubt_until`, and what it takes has expired by itself at `until`.
+    /// What an unanswered request may take although its token was abandoned. It is carried out
+    /// before `in_doubt_until`, and what it takes has expired at `until`.
     Ghost { key: Key, token: Token, in_doubt_until: Moment, until: Moment },
     /// A lease.
     Lease { handle: Arc<LeaseHandle>, request: ReleaseRequest },
 }
 
-/// The way to the reaper; cloning is cheap and sending never blocks. What is sent holds up the tries
-/// that come after it, which bounds the queue.
+/// The way to the reaper; cloning is cheap and sending never blocks. What is sent delays later
+/// tries, which bounds the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper {
     queue: mpsc::UnboundedSender<(Orphan, Ticket)>,
     /// What is in the queue and was not tried.
     ahead: Arc<Ahead>,
-    /// What was handed over and is not done.
+    /// What was sent and is not done.
     pending: Arc<Pending>,
-    /// What may have to be handed over yet.
+    /// What may still have to be sent.
     armed: Arc<Pending>,
 }
 
-/// Brings the answer of a request on its way; ends without one when nobody waits for that any more.
+/// Brings the answer of a request on its way; ends without one when no task waits for it any more.
 pub(crate) type Landing = oneshot::Receiver<Result<Acquire, Error>>;
 
-/// Returns once the store has answered, or there is nothing to give up any more.
+/// Returns once the store has answered, or there is nothing left to abandon.
 pub(crate) type GivenUp = oneshot::Receiver<()>;
 
 #[derive(Debug, Default)]
 struct Pending {
     count: AtomicUsize,
-    /// Whether the last of them was ever waited for.
+    /// Whether a task ever waited for the last of them.
     waited_for: AtomicBool,
     changed: Notify,
 }
@@ -105,13 +106,13 @@ impl Reaper {
         Self { queue, ahead: Arc::default(), pending: Arc::default(), armed: Arc::default() }
     }
 
-    /// Hands something over. Without a running reaper it is left to its ttl.
+    /// Sends an orphan to the reaper. Without a running reaper it expires.
     pub(crate) fn send(&self, orphan: Orphan) -> GivenUp {
         let (answered, given_up) = oneshot::channel();
         let untried = Ahead::add(&self.ahead, orphan.in_the_way_of().cloned());
         let ticket = Ticket { over: Pending::count(&self.pending), untried, answered };
         if self.queue.send((orphan, ticket)).is_err() {
-            tracing::debug!(target: "leasehold", "no reaper is left; a lease is left to its ttl");
+            tracing::debug!(target: "leasehold", "no reaper is left; a lease will expire");
         }
         given_up
     }
@@ -121,8 +122,8 @@ impl Reaper {
         self.ahead.is_empty()
     }
 
-    /// Returns once a try for these locks may be sent, after `limit` at the latest; how long that took.
-    /// Cancel safe.
+    /// Returns once a try for these locks may be sent, after `limit` at the latest; returns how
+    /// long that took. Cancel safe.
     pub(crate) async fn none_ahead(
         &self,
         keys: &[&Key],
@@ -132,27 +133,27 @@ impl Reaper {
         self.ahead.given_up(keys, clock, limit).await
     }
 
-    /// Counts something that may have to be handed over, until [`disarm`](Self::disarm).
+    /// Counts something that may have to be sent, until [`disarm`](Self::disarm).
     pub(crate) fn arm(&self) {
         self.armed.one_more();
     }
 
-    /// Counts it no more; what was handed over is with the reaper already.
+    /// Counts it no more; if it was sent, the reaper has it already.
     pub(crate) fn disarm(&self) {
         self.armed.one_less();
     }
 
-    /// Returns once everything handed over so far and since is done. Cancel safe.
+    /// Returns once everything sent before and meanwhile is done. Cancel safe.
     pub(crate) async fn idle(&self) {
         self.pending.none().await;
     }
 
-    /// Whether nothing is left to be given up, nor may be.
+    /// Whether nothing is left to abandon, now or later.
     pub(crate) fn is_idle_for_good(&self) -> bool {
         [&self.armed, &self.pending].iter().all(|left| left.count.load(Ordering::SeqCst) == 0)
     }
 
-    /// As [`idle`](Self::idle), once nothing is left that may have to be handed over either.
+    /// As [`idle`](Self::idle), once nothing is left that may have to be sent either.
     pub(crate) async fn idle_for_good(&self) {
         self.armed.none().await;
         self.pending.none().await;
@@ -181,7 +182,7 @@ impl Pending {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            // In one order with the end of the last one, which either sees this or is seen here.
+            // One order with the end of the last one, which either sees this store or is seen here.
             self.waited_for.store(true, Ordering::SeqCst);
             if self.count.load(Ordering::SeqCst) == 0 {
                 return;
@@ -201,11 +202,11 @@ impl Drop for Counted {
     }
 }
 
-/// One thing that is still to be given up; dropping it says that it is over, one way or another.
+/// An orphan that is not done; dropping it counts it as done, with or without success.
 #[derive(Debug)]
 struct Ticket {
     over: Counted,
-    /// Dropped once it was tried: what failed is repeated later, and holds up nothing meanwhile.
+    /// Dropped after the first try: what failed is repeated later, and delays no try meanwhile.
     untried: Untried,
     /// Dropped once the store has answered the first time.
     answered: oneshot::Sender<()>,
@@ -214,15 +215,15 @@ struct Ticket {
 /// The two ways to the store.
 #[derive(Clone, Debug)]
 struct Stores {
-    /// The one that callers take.
+    /// With the callers' connections.
     callers: Arc<dyn Store>,
-    /// The one that has connections of its own, where the other one has not.
+    /// With connections of its own, if there are any.
     separate: Arc<dyn Store>,
 }
 
 impl Stores {
-    /// The callers' way first; when it was tried in vain, since their connections may be held up, they
-    /// take turns.
+    /// The callers' way first. After a failure, since their connections may be blocked, the two
+    /// alternate.
     fn way(&self, tries: u32) -> &dyn Store {
         if tries % 2 == 1 { &*self.callers } else { &*self.separate }
     }
@@ -246,7 +247,7 @@ async fn run(
 }
 
 impl Orphan {
-    /// The lock that can't be had before this is given up.
+    /// The lock that no try can get before this is released.
     fn in_the_way_of(&self) -> Option<&Key> {
         match self {
             Self::Acquisition { key, .. } => Some(key),
@@ -302,7 +303,7 @@ impl Orphan {
                 if first.is_none() {
                     first = persist(clock, places, until, &mut untried, leave).await;
                 }
-                tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "gave up");
+                tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "abandoned");
                 let found = is_only && first != Some(Leave::NotHeld);
                 if let Some(at) = in_doubt_until.filter(|_| !found) {
                     give_up_again(&request, at, until, stores, clock, places).await;
@@ -339,8 +340,8 @@ impl Orphan {
     }
 }
 
-/// Gives up once more when no request of the token can be carried out any more. One that lay in a dead connection's
-/// buffers may have been carried out after what gave it up, which went another way.
+/// Abandons again when no request of the token can be carried out any more. A request in a dead
+/// connection's buffers may have been carried out after the first `leave`, which went another way.
 async fn give_up_again(
     request: &LeaveRequest,
     in_doubt_until: Moment,
@@ -353,11 +354,11 @@ async fn give_up_again(
         rt::sleep_until(clock, in_doubt_until).await;
         let leave = |tries| stores.way(tries).leave(request, ATTEMPT);
         let answer = persist(clock, places, until, &mut None, leave).await;
-        tracing::debug!(target: LOCK, key = %request.key, ?answer, "gave up once more");
+        tracing::debug!(target: LOCK, key = %request.key, ?answer, "abandoned again");
     }
 }
 
-/// Gives up on a runtime of a caller's; nothing where that ends or is held up.
+/// Abandons on a caller's runtime; `None` if that ends or is blocked.
 async fn leave_from(
     there: &Handle,
     store: &Arc<dyn Store>,
@@ -374,13 +375,14 @@ async fn leave_from(
     }
 }
 
-/// Whether what stands at the lock's key can hold no lease of ours: asking again finds the same.
+/// Whether the content of the lock's key can have no lease of this library: another request finds
+/// the same.
 fn nothing_of_ours(error: &Error) -> bool {
     let kind = error.kind();
     error.effect() == Effect::NotApplied && matches!(kind, ErrorKind::Foreign | ErrorKind::Corrupt)
 }
 
-/// Repeats an attempt until it is answered, or until there is nothing left to give up.
+/// Repeats an attempt until it is answered, or until all has expired.
 async fn persist<T, F>(
     clock: &dyn Clock,
     places: &Semaphore,
@@ -395,13 +397,13 @@ where
     for tries in 1.. {
         let place = places.acquire().await;
         let answer = attempt(tries).await;
-        // A place is not waited for while its owner only sleeps.
+        // A permit is not kept through a pause.
         drop(place);
         *untried = None;
         match answer {
             Ok(answer) => return Some(answer),
             Err(error) => {
-                tracing::debug!(target: "leasehold", %error, tries, "giving up a lease failed");
+                tracing::debug!(target: "leasehold", %error, tries, "releasing an orphan failed");
                 if error.effect() == Effect::Applied || nothing_of_ours(&error) {
                     return None;
                 }

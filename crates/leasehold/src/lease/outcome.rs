@@ -8,20 +8,20 @@ use leasehold_core::{
     length,
 };
 
-/// How a release went, for callers that tell the outcomes apart: see
+/// How a release went, for callers that distinguish the outcomes: see
 /// [`Guard::release_outcome`](crate::Guard::release_outcome).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "a late or lost lease means that the work may have overlapped with another holder's"]
 #[non_exhaustive]
 pub enum Release {
-    /// The lease was held to its end and is free now.
+    /// The lease was held to its end, and the lock is free now.
     Released,
-    /// The lease had run out before, but no other holder has had the lock since: the work was
+    /// The lease had expired before, but no other holder has had the lock since: the work was
     /// undisturbed, but its ttl was too short.
     Late {
         /// How long before the release another holder could have come: the time since the lease's
-        /// deadline, on this process's clock. `None` where that clock does not know when the lease
-        /// ended, as that of a [detached](crate::DetachedLease) one.
+        /// deadline, on this process's clock. `None` if that clock does not know when the lease
+        /// ended, as for a [detached](crate::DetachedLease) one.
         by: Option<Duration>,
     },
     /// Other holds of the same owner remain, so the lock is not free yet: the answer of a
@@ -33,14 +33,14 @@ pub enum Release {
     /// The lease was not held any more, and another holder may have come since: the work may have
     /// overlapped with that holder's.
     NotHeld,
-    /// The store did not answer, or with an error that leaves open what it did. The release is
-    /// retried in the background until the lease would have run out anyway.
+    /// The store did not answer, or with an error that leaves open what it did. The background
+    /// retries the release until the lease would have expired anyway.
     Unknown,
 }
 
 impl Release {
-    /// How the release of a lease went, by the store's answer. The lease was over for so long, as far
-    /// as this process knows.
+    /// How the release of a lease went, by the store's answer. By this process's clock, the lease
+    /// had expired `over_for` before.
     pub(crate) const fn of(answer: &StoreRelease, over_for: Option<Duration>) -> Self {
         match answer {
             StoreRelease::Released | StoreRelease::StillHeld { .. } => Self::Released,
@@ -65,8 +65,8 @@ impl Release {
     }
 }
 
-/// Ends a lease in its store. A store whose locks have no cool-down refuses a release with one, and an
-/// end must not fail for a wish: the lease is then ended without it, and the error says so.
+/// Ends a lease in its store. A store without cooldowns refuses a release with one, but the lease
+/// should end anyway. It is then ended without the cooldown, and the error says so.
 pub(crate) async fn end_in(
     store: &dyn Store,
     request: &ReleaseRequest,
@@ -94,7 +94,7 @@ fn late(by: Option<Duration>) -> Error {
     Error::new(ErrorKind::Late, why)
 }
 
-/// A length of time for people, who need nothing below a millisecond.
+/// A length of time for people: whole milliseconds suffice.
 pub(crate) fn lateness(by: Duration) -> String {
     let ms = Duration::from_millis(by.as_millis().try_into().unwrap_or(u64::MAX));
     length::measured(ms.max(Duration::from_millis(1))).to_string()

@@ -9,8 +9,8 @@ use crate::lease::guard::Guard;
 pub enum Prolonged<G = Guard> {
     /// In time: it is the lease that it was, with the fence that it had.
     InTime(G),
-    /// Too late: it had run out, and nobody has held the lock since. This is a new lease with a new
-    /// fence. The time was too short, and what was done under it between the two was not protected.
+    /// Too late: it had expired, and no other holder has had the lock since. This is a new lease
+    /// with a new fence. The ttl was too short, and the work between the two was not protected.
     Late(G),
 }
 
@@ -29,7 +29,7 @@ impl<G> Prolonged<G> {
         }
     }
 
-    /// The same with another guard.
+    /// This outcome with another guard.
     #[cfg(feature = "blocking")]
     pub(crate) fn map<H>(self, map: impl FnOnce(G) -> H) -> Prolonged<H> {
         match self {

@@ -17,8 +17,8 @@ use crate::lease::outcome::end_in;
 use crate::rt;
 use crate::shared::Inner;
 
-/// Counts a release that stayed unanswered among the outcomes. A right that its user lacks the store
-/// has told, though nobody knows how far it came before.
+/// Counts an unanswered release among the outcomes. An error about a missing permission remains an
+/// error, even if its effect is unknown.
 pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
     match answer {
         Err(error)
@@ -31,7 +31,7 @@ pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
     }
 }
 
-/// How the releases of several locks went, each under its name.
+/// How the releases of several locks went, each with its name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -45,7 +45,7 @@ pub(crate) fn outcome(answer: Result<Release>) -> Result<Release> {
 #[derive(Clone, Debug)]
 #[must_use = "one of the leases may have been lost; `verdict` says so"]
 pub struct Releases {
-    /// A release that stayed unanswered is an error here, so that the verdict has its cause.
+    /// An unanswered release is an error here, so that the verdict has its cause.
     answers: Vec<(Key, Result<Release>)>,
     outcomes: Vec<(Key, Result<Release>)>,
     location: Arc<str>,
@@ -71,11 +71,11 @@ impl Releases {
         Self { answers, outcomes, location: client.location() }
     }
 
-    /// Passes when every lease was held to its end.
+    /// Succeeds if every lease was held to its end.
     ///
     /// # Errors
     ///
-    /// The worst of what went wrong: [`ErrorKind::Lost`] before what the store says, and
+    /// The worst error: [`ErrorKind::Lost`] first, then other errors of the store, and
     /// [`ErrorKind::Late`] last. The error names its lock.
     pub fn verdict(&self) -> Result<()> {
         let errors = self.answers.iter().filter_map(|(key, answer)| {
@@ -91,7 +91,7 @@ impl Releases {
             .map_or(Ok(()), Err)
     }
 
-    /// The outcome that weighs most for the work under all of them.
+    /// The worst outcome for the work under all of them.
     pub(crate) fn worst(self) -> Result<Release> {
         let weight = |answer: &Result<Release>| match answer {
             Ok(Release::NotHeld) => (0, None),
@@ -104,7 +104,7 @@ impl Releases {
     }
 
     /// Each lock with its outcome, in the order of their names. An error is a store that refused
-    /// the release or could not be asked at all.
+    /// the release or could not be reached at all.
     pub fn iter(&self) -> std::slice::Iter<'_, (Key, Result<Release>)> {
         self.outcomes.iter()
     }
@@ -187,7 +187,7 @@ impl HeldLease {
     }
 }
 
-/// Tells in the log how the store answered a release.
+/// Logs how the store answered a release.
 pub(crate) fn tell(key: &Key, fence: Fence, answer: &Result<StoreRelease>) {
     match answer {
         Ok(StoreRelease::Released) => tracing::debug!(target: LOCK, %key, %fence, "released"),
@@ -209,7 +209,7 @@ pub(crate) fn verdict_of(client: &Inner, key: &Key, answer: Result<Release>) -> 
 pub(crate) enum End {
     /// Another contender of this process has the lease.
     HandedOn(HeldLease),
-    /// It was over already, or this is a fork's child.
+    /// It had ended already, or this is a fork's child.
     NotHeld(HeldLease),
     InStore(Ending),
 }
@@ -248,7 +248,7 @@ impl End {
     }
 }
 
-/// A release under way. Dropped before it is over, it hands the lease to the reaper.
+/// A release under way. Dropped before its end, it hands the lease to the reaper.
 pub(crate) struct Ending {
     lease: HeldLease,
     last: LastRequest,
@@ -256,13 +256,13 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Begins it; gives the lease back where there is nothing to be ended.
+    /// Begins it; returns the lease if there is nothing to end.
     pub(crate) fn begin(lease: HeldLease, cooldown: Afterwards) -> Result<Self, HeldLease> {
         let (client, handle) = (lease.client(), lease.handle());
         let ours = handle.is_ours();
         let last = ours.then(|| handle.begin_end(cooldown, client.clock.now())).flatten();
         let Some(last) = last else { return Err(lease) };
-        // Before it is held no more: a client that is closed waits for what is one or the other.
+        // Before it stops being held, since closing a client waits for all that is held or armed.
         client.reaper.arm();
         client.schedule.remove(handle);
         Ok(Self { lease, last, is_over: false })
@@ -293,7 +293,8 @@ impl Ending {
         Ok(outcome)
     }
 
-    /// Waits until no acquisition can be carried out any more that was not answered: it would take the lock for nobody.
+    /// Waits until no unanswered acquisition can be carried out any more: it would take the lock
+    /// without a holder.
     async fn outlive(&self) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let Some(in_doubt_until) = handle.in_doubt_until() else { return };
@@ -306,20 +307,20 @@ impl Ending {
         let patience = in_doubt_until.saturating_add(client.config.call_timeout);
         tokio::select! {
             biased;
-            // An error says as well that there is nothing left to wait for.
+            // If the reaper is gone, there is nothing left to wait for either.
             laid = laid => drop(laid),
             () = rt::sleep_until(&*client.clock, patience) => {}
         }
     }
 
-    /// Leaves nothing to be done.
+    /// Leaves nothing to do.
     pub(crate) fn is_over(&mut self) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.lease.client().reaper.disarm();
         }
     }
 
-    /// Leaves it to the reaper.
+    /// Leaves the release to the reaper.
     fn hand_over(&mut self) {
         if !self.is_over {
             let (client, handle) = (self.lease.client(), Arc::clone(self.lease.handle()));

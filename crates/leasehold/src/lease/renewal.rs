@@ -20,7 +20,7 @@ use crate::events;
 use crate::lease::handle::{Lasting, LeaseHandle};
 use crate::rt;
 
-/// All leases of a client by the time at which something is to be done about them.
+/// All leases of a client by the time at which each needs a look.
 #[derive(Debug)]
 pub(crate) struct RenewalSchedule {
     stores: Stores,
@@ -34,14 +34,14 @@ pub(crate) struct RenewalSchedule {
 /// The ways to the store.
 #[derive(Debug)]
 struct Stores {
-    /// The one that callers take.
+    /// With the callers' connections.
     callers: Arc<dyn Store>,
-    /// The one that depends on no runtime of theirs, where there is one.
+    /// Independent of the callers' runtimes, if the store can be reached so.
     separate: Option<Arc<dyn Store>>,
     takes_callers: AtomicBool,
 }
 
-/// One of them.
+/// One way to the store.
 #[derive(Debug)]
 struct Way<'s> {
     store: &'s dyn Store,
@@ -49,9 +49,8 @@ struct Way<'s> {
 }
 
 impl Stores {
-    /// The separate one, until it was tried in vain: its connection is made when the first lease has to be renewed,
-    /// and where none is to be had by then, the callers' is still there. After that, the one that was not tried in
-    /// vain last.
+    /// The separate way, until it fails: its connection is made for the first renewal, and the
+    /// callers' connections remain if that fails. After that, the way that did not fail last.
     fn way(&self) -> Way<'_> {
         match &self.separate {
             Some(separate) if !self.takes_callers.load(Ordering::Relaxed) => {
@@ -68,20 +67,20 @@ impl Stores {
 
 #[derive(Debug, Default)]
 struct Due {
-    /// By nanoseconds. Leases of about the same age share a moment, and each knows its place in it, so that a
-    /// renewal costs no search among all of them.
+    /// By nanoseconds. Leases of about the same age share a moment, and each knows its index in it,
+    /// so that a renewal needs no search among all of them.
     moments: BTreeMap<u64, Vec<Arc<LeaseHandle>>>,
     /// How many leases there are in all moments.
     held: usize,
-    /// The moment that was left by its last lease, and is kept for the next one: where a lock is taken and released
-    /// time and again, that falls due in the same.
+    /// A moment whose last lease has left, kept for the next one. If a lock is taken and released
+    /// again and again, the next lease falls due in the same moment.
     empty: Option<u64>,
-    /// When the renewer means to look next, in nanoseconds; `None` while it has nothing to do.
+    /// When the renewer will look next, in nanoseconds; `None` while it has no lease.
     planned: Option<u64>,
 }
 
 impl RenewalSchedule {
-    /// Renews through `separate` where there is such a handle of the store, as long as that works.
+    /// Renews through `separate`, if there is such a handle of the store, while that works.
     pub(crate) fn new(
         store: &Arc<dyn Store>,
         separate: Option<Arc<dyn Store>>,
@@ -104,12 +103,12 @@ impl RenewalSchedule {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many leases are cared for.
+    /// How many leases are in the schedule.
     fn held(&self) -> usize {
         self.due().held
     }
 
-    /// Takes care of a new lease that was asked for at `sent_at`, and that nobody else has yet.
+    /// Adds a new lease, requested at `sent_at`, that is not shared yet.
     pub(crate) fn begin(
         &self,
         mut handle: LeaseHandle,
@@ -125,12 +124,12 @@ impl RenewalSchedule {
         handle
     }
 
-    /// Takes care of a lease that was asked for at `sent_at`.
+    /// Adds a lease that was requested at `sent_at`.
     pub(crate) fn add(&self, handle: &Arc<LeaseHandle>, sent_at: Moment, now: Moment) {
         self.put(handle, self.first_look(handle.wants_renewal(now), sent_at));
     }
 
-    /// When a lease that was asked for at `sent_at` is looked after first.
+    /// The first look at a lease that was requested at `sent_at`.
     fn first_look(
         &self,
         renews: bool,
@@ -143,12 +142,13 @@ impl RenewalSchedule {
         }
     }
 
-    /// Takes care of a lease as it is, after a time without care.
+    /// Adds a lease again that was out of the schedule for a time.
     pub(crate) fn resume(&self, handle: &Arc<LeaseHandle>) {
         self.add(handle, handle.counted_from(), self.clock.now());
     }
 
-    /// Looks after a lease when `at` says, which knows what is left of it, and how many are cared for.
+    /// Moves or adds a lease; `at` has what is left of it, and the number of leases in the
+    /// schedule.
     fn put(&self, handle: &Arc<LeaseHandle>, at: impl FnOnce(Lasting, usize) -> Moment) {
         let mut due = self.due();
         let held = due.held;
@@ -158,7 +158,7 @@ impl RenewalSchedule {
         }
     }
 
-    /// Looks after leases at other times, each unless it is cared for no more, or was put elsewhere.
+    /// Moves leases to other times, except those that were removed or moved by others.
     fn put_off(&self, moves: &[Move<'_>]) {
         let mut due = self.due();
         due.put_off(moves);
@@ -183,14 +183,13 @@ impl RenewalSchedule {
         }
     }
 
-    /// Looks after a lease at once.
+    /// Has the renewer look at a lease at once.
     pub(crate) fn look_now(&self, handle: &Arc<LeaseHandle>) {
         let now = self.clock.now();
         self.put(handle, |_, _| now);
     }
 
-    /// Puts a lease's next hold into the place of the one before, and looks at `until` whether it
-    /// was taken.
+    /// Replaces a lease's hold by the next one, and looks at `until` whether it was taken.
     pub(crate) fn hand_on(&self, before: &LeaseHandle, next: &Arc<LeaseHandle>, until: Moment) {
         let resume = match before.resume_ns.load(Ordering::Relaxed) {
             0 => before.due_ns.load(Ordering::Relaxed).max(1),
@@ -201,8 +200,8 @@ impl RenewalSchedule {
         self.put(next, |_, _| until.min(Moment::from_nanos(resume)));
     }
 
-    /// Whether a lease that was handed on needs no renewal yet: it may still be taken, or was taken
-    /// early enough. One that was not taken goes to the next contender, or back to the store.
+    /// Whether a lease that was handed off needs no renewal yet: it may still be taken, or was
+    /// taken early enough. An untaken one goes to the next contender, or back to the store.
     fn is_on_its_way(&self, found: &Found, now: Moment) -> bool {
         let handle = &found.lease;
         match handle.is_offered_until() {
@@ -233,7 +232,7 @@ impl RenewalSchedule {
         true
     }
 
-    /// Takes in that a lease is not its holder's any more, by the word of the store.
+    /// Records the store's answer that a lease is not held any more.
     pub(crate) fn taken_away(&self, key: &Key, fence: Fence) {
         let holds = self.holds().into_iter();
         for handle in holds.filter(|handle| handle.key == *key && handle.fences.first() == fence) {
@@ -248,7 +247,7 @@ impl RenewalSchedule {
         drop(removed);
     }
 
-    /// All leases that are cared for.
+    /// All leases in the schedule.
     pub(crate) fn holds(&self) -> Vec<Arc<LeaseHandle>> {
         self.due().until(u64::MAX).into_iter().map(|found| found.lease).collect()
     }
@@ -266,7 +265,7 @@ impl RenewalSchedule {
         }
     }
 
-    /// Does what is due and says when to look again.
+    /// Does what is due and returns when to look again.
     fn turn(self: &Arc<Self>) -> Option<Moment> {
         let (batches, next) = self.begin_renewals(self.clock.now());
         for batch in batches {
@@ -275,8 +274,8 @@ impl RenewalSchedule {
         next
     }
 
-    /// What is to be renewed now, and when to look again. Each lease stays in the schedule, where others look for
-    /// what is held, and is there by its end before its renewal can be answered.
+    /// The leases to renew now, and when to look again. Each lease stays in the schedule, where
+    /// others look for what is held. It is there by its end, in case its renewal is not answered.
     fn begin_renewals(&self, now: Moment) -> (Vec<Batch>, Option<Moment>) {
         let all = self.due().until(now.as_nanos());
         let mut moves = Vec::with_capacity(all.len());
@@ -284,8 +283,8 @@ impl RenewalSchedule {
         for found in &all {
             let Some((request, lasting)) = self.renewal_of(found, now) else { continue };
             moves.push(found.to(lasting.lost_at));
-            // Those that can wait about equally long for the answer go together, so that one
-            // whose time is nearly over leaves the others theirs.
+            // Leases that can wait about equally long for the answer share a batch, so that one
+            // that is nearly over does not shorten the time of the others.
             let patience = patience(lasting.length);
             let within = lasting.lost_at.saturating_since(now).min(patience);
             let class = within.as_millis().max(1).ilog2();
@@ -304,8 +303,8 @@ impl RenewalSchedule {
         (batches, due.plan_anew(now.as_nanos()).map(Moment::from_nanos))
     }
 
-    /// The renewal to send for a lease that is due, and what it lasts without it; `None` when there is something
-    /// else to be done about it, and that is done.
+    /// The renewal to send for a lease that is due, and what is left of it without that. `None`
+    /// when the lease needs something else, which is done here.
     fn renewal_of(&self, found: &Found, now: Moment) -> Option<(RenewRequest, Lasting)> {
         let handle = &found.lease;
         let renewal = || handle.wants_renewal(now).then(|| handle.start_renewal(now)).flatten();
@@ -340,7 +339,7 @@ impl RenewalSchedule {
         }
         let (now, held) = (self.clock.now(), self.held());
         let mut answers = answers.into_iter();
-        // Most are of one length.
+        // Most have one length.
         let mut last: Option<(Ttl, Moment)> = None;
         let mut due = |length: Ttl| match last {
             Some((same, due)) if same == length => due,
@@ -377,16 +376,16 @@ impl RenewalSchedule {
                 self.remove(handle);
             }
         }
-        // Before the requests count as done: a lease that is handed on then takes its moment along.
+        // Before the requests count as done: a lease that is handed off then keeps its moment.
         self.put_off(&moves);
         if is_store_gone {
-            // The others may be of the same store, and must not wait for their turn to hear of it.
+            // The others may have the same store, and have to learn of it at once.
             self.holds().iter().for_each(|handle| self.look_now(handle));
         }
     }
 }
 
-/// What is made of a renewal that a store gave no answer to.
+/// The error of a renewal for which the store's answer has no entry.
 pub(crate) fn no_answer() -> Error {
     Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
         .with_effect(Effect::Unknown)
@@ -401,23 +400,23 @@ struct Found {
 }
 
 impl Found {
-    /// To another moment, unless others put it elsewhere since it was found: they know more of it.
+    /// To another moment, unless others moved it since it was found: they know more of it.
     fn to(&self, at: Moment) -> Move<'_> {
         Move { lease: &self.lease, from: Some(self.at), to: due_ns(at) }
     }
 }
 
-/// A lease that is to be looked after at another time.
+/// A lease to move to another time.
 #[derive(Clone, Copy, Debug)]
 struct Move<'l> {
     lease: &'l LeaseHandle,
-    /// Only from there.
+    /// If it is still there.
     from: Option<u64>,
     to: u64,
 }
 
 impl Move<'_> {
-    /// Where the lease is, as far as it is there, when it is to be moved from there to another moment.
+    /// The lease's moment, if it is in the schedule and has to move.
     fn starts_at(&self) -> Option<u64> {
         let at = self.lease.due_ns.load(Ordering::Relaxed);
         (at != self.to && self.from.is_none_or(|from| from == at)).then_some(at)
@@ -425,14 +424,14 @@ impl Move<'_> {
 }
 
 impl Due {
-    /// Puts in a lease that is not there.
+    /// Adds a lease that is not there.
     fn insert(&mut self, lease: Arc<LeaseHandle>, at: u64) {
-        // Where leases were taken one after the other, most moments have one.
+        // If leases were taken one after the other, most moments have one.
         put(self.moments.entry(at).or_insert_with(|| Vec::with_capacity(1)), lease, at);
         self.held = self.held.saturating_add(1);
     }
 
-    /// Takes out a lease, if it is there.
+    /// Removes a lease, if it is there.
     fn remove(&mut self, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
         let at = handle.due_ns.load(Ordering::Relaxed);
         let moment = self.moments.get_mut(&at)?;
@@ -445,8 +444,8 @@ impl Due {
         Some(lease)
     }
 
-    /// Puts leases to other moments, each unless it is not there. Those that fall due together mostly go on
-    /// together, and their moments are looked for once.
+    /// Moves leases to other moments, except those that are not there. Leases that fall due
+    /// together mostly move together, so their moments are looked up once.
     fn put_off(&mut self, mut moves: &[Move<'_>]) {
         while let Some(first) = moves.first() {
             let (from, to) = (first.starts_at(), first.to);
@@ -483,9 +482,9 @@ impl Due {
         }
     }
 
-    /// When to look next, after all that was due by now. A plan that lies ahead stands, also when the lease that it was
-    /// made for is gone: where a lock is taken and released time and again, the renewer would else be woken for
-    /// each lease that it came too late for.
+    /// When to look next, after all that was due by now. A plan for a later time stays, even if its
+    /// lease is gone. Otherwise a lock that is taken and released again and again would wake the
+    /// renewer for each of its leases, after its end.
     fn plan_anew(&mut self, now_ns: u64) -> Option<u64> {
         let first = self.moments.first_key_value().map(|(at, _)| *at);
         let ahead = self.planned.filter(|planned| *planned > now_ns);
@@ -511,14 +510,14 @@ impl Due {
     }
 }
 
-/// Puts a lease to those of this moment.
+/// Adds a lease to this moment.
 fn put(moment: &mut Vec<Arc<LeaseHandle>>, lease: Arc<LeaseHandle>, at: u64) {
     lease.due_ns.store(at, Ordering::Relaxed);
     lease.place.store(u32::try_from(moment.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
     moment.push(lease);
 }
 
-/// Takes a lease out of a moment, if it is there.
+/// Removes a lease from a moment, if it is there.
 fn take(moment: &mut Vec<Arc<LeaseHandle>>, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
     let number = handle.place.load(Ordering::Relaxed);
     let place = usize::try_from(number).ok()?;
@@ -537,11 +536,11 @@ fn due_ns(at: Moment) -> u64 {
     at.as_nanos().max(1)
 }
 
-/// Renewals that are sent together. Dropping it, at whatever point, tells their holds that the
-/// request is no longer on the way.
+/// Renewals that are sent together. Dropping it, at any point, counts the request as no longer on
+/// the way.
 #[derive(Debug)]
 struct Batch {
-    /// For about how long they can wait for the answer.
+    /// The binary logarithm of how many milliseconds they can wait for the answer.
     class: u32,
     holds: Vec<Arc<LeaseHandle>>,
     requests: Vec<RenewRequest>,
@@ -580,8 +579,8 @@ impl Drop for Batch {
     }
 }
 
-/// When this part of the lease, usually a third, has passed, moved onto a grid so that leases of about the same age
-/// are renewed by one call.
+/// When this part of the lease has passed, usually a third, rounded down to a grid so that one call
+/// renews leases of about the same age.
 fn renewal_due(sent_at: Moment, ttl: Ttl, parts: u32, held: usize) -> Moment {
     let due = sent_at.saturating_add(ttl.part(parts));
     let grid_ns = Moment::from_origin(grid(ttl, held)).as_nanos();
@@ -589,12 +588,12 @@ fn renewal_due(sent_at: Moment, ttl: Ttl, parts: u32, held: usize) -> Moment {
     due.saturating_sub(Duration::from_nanos(over_ns))
 }
 
-/// Leases that fall due in one moment, on average, where so many are held that more could.
+/// How many leases should fall due in one moment, on average, if more could.
 const TOGETHER: u32 = 32;
 
-/// A 64th of the ttl; with many leases less, so that no store is asked to renew thousands in one moment, in which it
-/// would serve nobody else. In steps of two: the moments of a coarse grid are in each finer one, so that leases fall
-/// due together though the number of them changes.
+/// A 64th of the ttl, and less with many leases. So a store never renews thousands in one moment,
+/// in which it would serve no other request. A power of two: the moments of a coarse grid are in
+/// each finer one, so leases fall due together even if their number changes.
 fn grid(ttl: Ttl, held: usize) -> Duration {
     let held = u32::try_from(held).unwrap_or(u32::MAX).max(1);
     let even = ttl.part(3).saturating_mul(TOGETHER).checked_div(held).unwrap_or_default();
@@ -609,7 +608,7 @@ fn retry_due(now: Moment, ttl: Ttl) -> Moment {
     now.saturating_add(pause.mul_f64(0.75 + 0.5 * fastrand::f64()))
 }
 
-/// How long to wait for the answer to a renewal, with time left: a sixth of the ttl, so that three tries fit.
+/// How long to wait for the answer to a renewal: a sixth of the ttl, so that three tries fit.
 fn patience(ttl: Ttl) -> Duration {
     (ttl.duration() / 6).clamp(Duration::from_millis(5), Duration::from_secs(5))
 }

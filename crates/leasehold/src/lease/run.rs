@@ -28,7 +28,7 @@ impl<T> RunError<T> {
         self.error.kind()
     }
 
-    /// What the body returned; `None` when it was never begun, or was cut short.
+    /// What the body returned; `None` when it never began, or was cut short.
     pub const fn output(&self) -> Option<&T> {
         self.output.as_ref()
     }
@@ -87,8 +87,8 @@ pub(crate) trait Leases: Clone {
     /// Whether one is lost because it was held for as long as it may be.
     fn were_held_for_longest(&self) -> bool;
 
-    /// The lease that an error is about: the one that is lost, where there are several. To be asked
-    /// before they are released.
+    /// The lease that an error is about: among several, the lost one. Call it before they are
+    /// released.
     fn at_fault(&self) -> Option<HeldLease>;
 }
 
@@ -110,7 +110,7 @@ impl Leases for HeldLease {
     }
 }
 
-/// Runs a body under a lease, which `end` then releases. `cooldown` says with which cool-down, by what
+/// Runs a body under a lease, which `end` then releases. `cooldown` chooses the cooldown by what
 /// the body returned; `if_cut_short` is for a body that returned nothing.
 pub(crate) async fn run_under<T, F, L: Leases, E>(
     lease: L,
@@ -156,7 +156,7 @@ pub(crate) fn judge<T>(
     let (kind, why) = match answer {
         Ok(Release::Released | Release::StillHeld { .. }) if in_time => return Ok(done),
         Err(error) if in_time => {
-            // The work was under the lock to its end, whatever becomes of the lease now.
+            // The work was under the lock to its end, even if the lease is not released now.
             tracing::warn!(target: "leasehold", %error, "a release failed after a body had ended");
             return Ok(done);
         }

@@ -8,32 +8,33 @@ use crate::lease::handle::LeaseHandle;
 
 /// The contenders of a client for its locks, one of which may take a lease over from its holder.
 pub(crate) trait Successors: fmt::Debug + Send + Sync {
-    /// Hands the lease to the first of them, if there is one and the lease may be handed on.
+    /// Hands the lease off to the first of them, if there is one and the lease may be handed off.
     /// `false` when it has to be released.
     fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool;
 }
 
-/// The way from a client's leases to those that wait for them in its process.
+/// The way from a client's leases to their contenders in its process.
 #[derive(Debug, Default)]
 pub(crate) struct Succession {
-    /// For how many locks there are any, so that a release with no successor looks at a number.
+    /// For how many locks there are any, so that a release without a successor only reads a number.
     lines: AtomicUsize,
     successors: OnceLock<Weak<dyn Successors>>,
 }
 
 impl Succession {
-    /// Names the successors, once.
+    /// Sets the successors, once.
     pub(crate) fn leads_to(&self, successors: Weak<dyn Successors>) {
         self.successors.get_or_init(|| successors);
     }
 
-    /// Takes in for how many locks there are any. One that comes beside a release may not be seen by
-    /// it: such a contender is on the wire itself.
+    /// Sets for how many locks there are any. A release at the same moment may miss a new
+    /// contender, which then gets the lock from the store.
     pub(crate) fn count(&self, lines: usize) {
         self.lines.store(lines, Ordering::Relaxed);
     }
 
-    /// Hands the lease to the next contender of this process. `false` when it has to be released.
+    /// Hands the lease off to the next contender of this process. `false` when it has to be
+    /// released.
     pub(crate) fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
         handle.may_be_handed_on()
             && self.lines.load(Ordering::Relaxed) > 0

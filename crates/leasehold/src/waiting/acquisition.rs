@@ -25,17 +25,18 @@ use crate::shared::Inner;
 use crate::waiting::armed::Armed;
 use crate::waiting::sight::{Limits, Sight};
 
-/// How often a try is made again at once when nobody got the lock, and the pauses before that: random, and
-/// longer each time.
+/// How often a try is repeated at once when no contender got the lock, and the pauses before that:
+/// random, and longer each time.
 const SPLITS_MAX: u32 = 16;
 const SPLIT_PAUSE: Duration = Duration::from_millis(2);
 const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// For how long the answer is waited for to what gives up a request that may have been carried out late.
+/// How long to wait for the answer to a second `leave`, after a request that may have been carried
+/// out in between.
 const ANSWERED: Duration = Duration::from_millis(250);
 
 /// An acquisition under way. Its token is the same in all its requests, unless the store undoes
-/// what it could not complete; dropping it gives up whatever the token got.
+/// what it could not complete. Dropped, it abandons whatever the token got.
 #[derive(Debug)]
 pub(crate) struct Acquisition {
     pub(crate) client: Arc<Inner>,
@@ -43,27 +44,28 @@ pub(crate) struct Acquisition {
     pub(crate) terms: Terms,
     pub(crate) request: AcquireRequest,
     pub(crate) armed: Armed,
-    /// Brings the answer of a request that is finished in the background.
+    /// Brings the answer of a request that the background finishes.
     pub(crate) landing: Option<Landing>,
-    /// How a try failed before the wait that goes on after it.
+    /// The error of a try, for the wait that follows it.
     pub(crate) met: Option<Error>,
-    /// The mark by which what the token may have in the store is known as this client's.
+    /// The mark by which the client recognises what the token may have in the store.
     mark: Option<u32>,
 }
 
-/// What one request brought.
+/// The answer to one request.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Held(Guard),
     Busy(Busy),
     Waiting(Waiting),
-    /// The lease was granted, but the answer came when it was all but over, or when the client
+    /// The lease was granted, but the answer came when it had nearly expired, or when the client
     /// was closed.
     TooLate,
 }
 
 impl Acquisition {
-    /// Prepares an acquisition that may wait for `limit`, or as its settings say. Sends nothing.
+    /// Prepares an acquisition that may wait for `limit`, or for the limit of its settings. Sends
+    /// no request.
     pub(crate) fn new(
         client: &Arc<Inner>,
         settings: &Result<Named>,
@@ -82,8 +84,8 @@ impl Acquisition {
         request.cooldown = settings.cooldown;
         request.owner = settings.owner.clone();
         request.metadata = settings.metadata.clone();
-        // Beside other holders, fences kept for hand-offs would be below those granted meanwhile,
-        // and out of order when they are used.
+        // With other holders at the same time, fences kept for hand-offs would be below those
+        // granted meanwhile, and out of order when they are used.
         if settings.mode == Mode::Exclusive && settings.handed_on {
             request.fence_block = client.config.fence_block();
         }
@@ -112,7 +114,7 @@ impl Acquisition {
         contender.ended(outcome.as_ref().map(fence));
         tell_failure(&outcome);
         if !matches!(outcome, Ok(Some(_))) {
-            // In a place of its own: what every try has room for decides how many fit into caches.
+            // Boxed: clean-up is rare, and would enlarge every try.
             Box::pin(self.give_up()).await;
         }
         outcome
@@ -135,14 +137,14 @@ impl Acquisition {
         }
     }
 
-    /// Gives up whatever the token has. Returns once the store has answered that, or the time of
-    /// one call is over; the reaper goes on then, as it does when this is dropped.
+    /// Abandons whatever the token has. Returns once the store has answered, or after the time of
+    /// one call. The reaper then goes on, as it does when this is dropped.
     pub(crate) async fn give_up(&mut self) {
         give_up(std::slice::from_mut(self)).await;
     }
 
-    /// Goes on with a new token where a store needs it after a refusal; whatever the old one may
-    /// have got is given up.
+    /// Continues with a new token if the store needs that after a refusal; whatever the old one may
+    /// have got is abandoned.
     pub(crate) fn start_anew(&mut self) -> Result<()> {
         if !self.client.store.capability().undoes {
             return Ok(());
@@ -155,7 +157,7 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Sends one request and takes in its answer.
+    /// Sends one request and applies its answer.
     pub(crate) async fn attempt(&mut self) -> Result<Attempt> {
         let now = self.client.clock.now();
         self.attempt_at(now).await
@@ -184,14 +186,14 @@ impl Acquisition {
         }
     }
 
-    /// Whether each of several contenders got a part of the lock, and this one's part is given up.
+    /// Whether each of several contenders got a part of the lock, and this one's part was released.
     fn is_split(&self, answer: &Result<Acquire>) -> bool {
         matches!(answer, Ok(Acquire::Busy(busy)) if busy.is_contended())
             && self.client.store.capability().undoes
     }
 
-    /// Gets out of the others' way for a moment after a split, and goes on with a new token; `false` once
-    /// that was done often enough, or is not worth what is left of the time.
+    /// Pauses after a split, so that another contender gets the lock, and continues with a new
+    /// token. `false` after too many splits, or if the pause is too long for the time that is left.
     async fn settles(&mut self, splits: &mut u32, until: Moment) -> Result<bool> {
         *splits = splits.saturating_add(1);
         let most = SPLIT_PAUSE.saturating_mul(1 << (*splits).min(10)).min(SPLIT_PAUSE_MAX);
@@ -210,7 +212,7 @@ impl Acquisition {
         Ok(true)
     }
 
-    /// Whether the answer was no but for the limit, and the stored one is to be asked for now.
+    /// Whether the store refused only the limit, and the stored limit is to be used now.
     pub(crate) fn takes_stored_limit(&mut self, answer: &Result<Acquire>) -> bool {
         let Ok(Acquire::Refused(Refusal::WrongKind { stored: Kind::Semaphore { limit } })) = answer
         else {
@@ -224,13 +226,13 @@ impl Acquisition {
         self.limits.settings.stored_limit
     }
 
-    /// Waits until a first request may be sent; how long that took of its time. Dropped meanwhile, this
-    /// leaves nothing in the store.
+    /// Waits until a first request may be sent; returns how long that took of its time. Dropped
+    /// meanwhile, this leaves nothing in the store.
     pub(crate) async fn turn(&self) -> Result<Duration> {
         turn(std::slice::from_ref(self)).await
     }
 
-    /// A request goes out now, which may take so long.
+    /// A request goes out now, and may take `within`.
     pub(crate) fn sending(&mut self, sent_at: Moment, within: Duration) {
         if self.mark.is_none() {
             let mark = self.request.token.mark();
@@ -245,7 +247,7 @@ impl Acquisition {
         self.armed.not_sent(&self.client.reaper);
     }
 
-    /// Hands over what the token may have, in the background; `None` when that is nothing.
+    /// Hands what the token may have to the reaper; `None` if it has nothing.
     fn hand_over(&mut self) -> Option<GivenUp> {
         let now = self.client.clock.now();
         self.armed.give_up(&self.client.reaper, now, &self.request, self.landing.take())
@@ -253,7 +255,7 @@ impl Acquisition {
 
     pub(crate) fn take_in(&mut self, answer: Result<Acquire>, sent_at: Moment) -> Result<Attempt> {
         let now = self.client.clock.now();
-        // A store that says when to come again is there.
+        // A store that names a time to come again is there.
         if answer.as_ref().map_or_else(|error| error.retry_after().is_some(), |_| true) {
             self.client.heard(now);
         }
@@ -303,8 +305,8 @@ impl Acquisition {
         }
     }
 
-    /// Makes the guard of a lease that was granted for `length` in answer to a request sent at
-    /// `sent_at`, which was read at `now`.
+    /// Makes the guard of a lease that was granted for `length`, by an answer that was read at
+    /// `now` to a request sent at `sent_at`.
     pub(crate) fn granted(
         &mut self,
         fences: FenceBlock,
@@ -316,7 +318,7 @@ impl Acquisition {
         let Some(lease) = LeaseState::granted(sent_at, length, self.terms.grace, now) else {
             return Attempt::TooLate;
         };
-        // What the grant has closed is opened again with what is left to the reaper.
+        // The reaper also undoes a cooldown that the grant has started.
         if self.client.is_closed() {
             return Attempt::TooLate;
         }
@@ -352,8 +354,8 @@ impl Acquisition {
         let waited = now.saturating_since(self.limits.started);
         tracing::debug!(target: LOCK, %key, %fence, ttl = %length, ?waited, "acquired");
         let guard = Guard::new(&self.client, handle);
-        // Closing begins before it looks for what is held: either it sees this lease, or it is
-        // seen here.
+        // Closing begins before it looks for what is held: either it sees this lease, or it is seen
+        // here.
         if self.client.is_closed() { Attempt::TooLate } else { Attempt::Held(guard) }
     }
 
@@ -363,13 +365,13 @@ impl Acquisition {
         events::count(events::CONTENDED);
     }
 
-    /// How long one request may take, whatever is left of the time to wait: one that was cut short
-    /// would leave it open whether there is something to give up.
+    /// How long one request may take, even beyond the time to wait: if it were cut short, it would
+    /// be unknown whether there is something to abandon.
     pub(crate) fn within(&self) -> Duration {
         self.client.config.call_timeout.min(self.terms.ttl.duration())
     }
 
-    /// Gives up at once, when asked to, if the lock can't come free within the limit.
+    /// Stops waiting at once, if set so, when the lock can't come free within the limit.
     pub(crate) fn give_up_early(&self, sight: &Sight) -> Result<()> {
         let (Some(until), Some(free_at)) = (self.limits.until, sight.in_the_way.free_at) else {
             return Ok(());
@@ -380,8 +382,8 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Goes on after an error while there is [patience](Limits::patience). When the limit is
-    /// reached meanwhile, that is what the caller is told.
+    /// Goes on after an error while there is [patience](Limits::patience). If the limit is reached
+    /// meanwhile, the error says so.
     pub(crate) fn ride_out(&self, error: Error, sight: &mut Sight) -> Result<()> {
         if !self.may_ride_out(&error) {
             return Err(error);
@@ -401,7 +403,7 @@ impl Acquisition {
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Waits before the next try, but not beyond the wait's end.
+    /// Pauses before the next try, but not beyond the wait's end.
     pub(crate) async fn pause(&self, pause: Duration) -> Result<()> {
         let again = self.client.clock.now().saturating_add(pause.max(PAUSE_MIN));
         let again = self.limits.until.map_or(again, |until| again.min(until));
@@ -412,8 +414,8 @@ impl Acquisition {
         }
     }
 
-    /// Hands what a try met to the wait that goes on after it, which would else take others' tries that
-    /// come to nothing in the same way for holders.
+    /// Passes the error of a try to the wait that follows it. Without it, the wait would take other
+    /// contenders' failed tries for holders.
     pub(crate) fn tell_what_it_met(&mut self, sight: &mut Sight) {
         if let Some(error) = self.met.take() {
             sight.contact.is_bad(error, self.client.clock.now());
@@ -427,7 +429,8 @@ impl Acquisition {
 
     pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
         let error = self.limits.ran_out(&self.request.key, &self.client, sight, why);
-        // In an outage what was sent, or the place in line, may have brought the lock all the same.
+        // In an outage an earlier request, or the position in the queue, may still have brought the
+        // lock.
         if error.kind() != ErrorKind::Timeout && self.armed.may_have_something() {
             return error.with_effect(Effect::Unknown);
         }
@@ -463,8 +466,8 @@ pub(crate) fn tell_failure<T>(outcome: &Result<T>) {
     }
 }
 
-/// Waits until the first request for all of these may be sent, for a quarter of its time at most; how long
-/// that took.
+/// Waits until the first request for all of these may be sent, for a quarter of its time at most;
+/// returns how long that took.
 pub(crate) async fn turn(acquisitions: &[Acquisition]) -> Result<Duration> {
     let Some(first) = acquisitions.first() else { return Ok(Duration::ZERO) };
     let client = &first.client;
@@ -477,8 +480,8 @@ pub(crate) async fn turn(acquisitions: &[Acquisition]) -> Result<Duration> {
     Ok(held_up)
 }
 
-/// Gives up whatever these have. Returns once the store has answered that, or the time of one call
-/// is over.
+/// Abandons whatever these have. Returns once the store has answered, or after the time of one
+/// call.
 pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     let Some(client) = acquisitions.first().map(|first| Arc::clone(&first.client)) else { return };
     let now = client.clock.now();
@@ -486,7 +489,7 @@ pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     let mut orders = Vec::new();
     for one in acquisitions {
         let in_touch_since = one.armed.in_touch_since(now);
-        // One whose time is over can hardly be carried out any more.
+        // A request whose time has nearly passed can hardly be carried out any more.
         let is_young = |until: &Moment| until.saturating_since(now) > margin(one.within());
         let in_doubt_until = one.armed.in_doubt_until().filter(is_young);
         if let Some(order) = one.hand_over() {
@@ -503,7 +506,7 @@ pub(crate) async fn give_up(acquisitions: &mut [Acquisition]) {
     }
     let all = async {
         for order in orders {
-            // An error says as well that there is nothing left to wait for.
+            // If the reaper is gone, there is nothing left to wait for either.
             drop(order.await);
         }
     };

@@ -9,11 +9,11 @@ use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper, last_of};
 
 /// What an acquisition may have left in the store.
 ///
-/// It is armed before the first byte is sent. Dropped at any point after, the acquisition
-/// [gives its token up](Self::give_up); only an answer that says there is nothing to give up disarms it.
+/// It is armed before the first byte is sent. Dropped at any point after, the acquisition [abandons
+/// its token](Self::give_up). Only an answer that rules out a lease and a position disarms it.
 #[derive(Debug, Default)]
 pub(crate) struct Armed {
-    /// While there may be something to give up, closing the client waits for it.
+    /// Whether closing the client waits for this, since there may be something to abandon.
     is_counted: bool,
     until: Moment,
     /// When the last request was sent.
@@ -22,7 +22,7 @@ pub(crate) struct Armed {
     asking: bool,
     /// Whether that was the only one.
     is_only: bool,
-    /// Until when the last request may be carried out, as often as its store repeats it.
+    /// Until when the last request may be carried out, repeats by its store included.
     asked_until: Moment,
     /// A request was never answered, and may be carried out until then.
     in_doubt_until: Option<Moment>,
@@ -36,13 +36,13 @@ impl Armed {
         self.asking || self.in_doubt_until.is_some() || self.has_something
     }
 
-    /// From when on it is of use to wait for the store: from now on where it has answered, and
-    /// otherwise from when it was asked, so that a store that is silent is waited for once.
+    /// From when on to wait for the store: from now if it has answered, and otherwise from the last
+    /// request, so that a silent store is waited for once.
     pub(crate) fn in_touch_since(&self, now: Moment) -> Moment {
         if self.has_something { now } else { self.sent_at }
     }
 
-    /// A request goes out now, which may take so long; what it takes has expired by itself `ttl` after that.
+    /// A request goes out now, and may take `within`; what it takes has expired `ttl` after that.
     pub(crate) fn sending(&mut self, reaper: &Reaper, now: Moment, within: Duration, ttl: Ttl) {
         self.asking = true;
         self.is_only = self.sent_at == Moment::default();
@@ -55,26 +55,26 @@ impl Armed {
         }
     }
 
-    /// The answer came: the token has something in the store.
+    /// Records the answer that the token has something in the store.
     pub(crate) fn has_something(&mut self) {
         self.asking = false;
         self.has_something = true;
     }
 
-    /// The answer came: the token has nothing in the store.
+    /// Records the answer that the token has nothing in the store.
     pub(crate) fn has_nothing(&mut self, reaper: &Reaper) {
         self.asking = false;
         self.has_something = false;
         self.count_no_more(reaper);
     }
 
-    /// The request did not reach the store; what earlier ones brought stands.
+    /// Records that the request did not reach the store; what earlier ones brought stays.
     pub(crate) fn not_sent(&mut self, reaper: &Reaper) {
         self.asking = false;
         self.count_no_more(reaper);
     }
 
-    /// No answer came.
+    /// Records that no answer came.
     pub(crate) fn unanswered(&mut self, now: Moment) {
         self.asking = false;
         self.in_doubt_until = self.in_doubt_until.max(Some(last_of(self.asked_until, now)));
@@ -85,7 +85,7 @@ impl Armed {
         self.in_doubt_until
     }
 
-    /// The token has been given to its next owner.
+    /// Records that a guard has the token now.
     pub(crate) fn disarm(&mut self, reaper: &Reaper) {
         (self.asking, self.in_doubt_until, self.has_something) = (false, None, false);
         self.count_no_more(reaper);
@@ -98,8 +98,8 @@ impl Armed {
         }
     }
 
-    /// Hands over what this request's token may have, in the background; `None` when that is nothing.
-    /// The answer of a request on its way says more, where it is to come by a `landing`.
+    /// Hands what this request's token may have to the reaper; `None` if it has nothing. If a
+    /// request is on its way, its `landing` brings the answer, which says more.
     pub(crate) fn give_up(
         &mut self,
         reaper: &Reaper,
@@ -123,7 +123,7 @@ impl Armed {
                 is_only: self.is_only,
                 landing: landing.map(|landing| (landing, self.asked_until)),
                 sent_from: Handle::try_current().ok().filter(|_| cut),
-                // A grant has started a cool-down, for work that will not be done now.
+                // A grant has started a cooldown, for work that will not be done now.
                 reopen: !request.cooldown.is_none(),
             })
         });

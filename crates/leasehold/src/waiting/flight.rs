@@ -1,4 +1,4 @@
-//! A request on its way, which its contender may pass to another one, or leave to be finished.
+//! A request on its way, which its contender may pass to another one, or leave to the background.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::lease::orphans::Landing;
 use crate::rt;
 use crate::shared::Inner;
 
-/// Owned by itself. Its timers are those of the runtime on which it was polled first, and no other may poll
-/// it: that one may end before.
+/// Owns all that it needs. Its timers are those of the runtime on which it was polled first. No
+/// other runtime may poll it, since the first one may end earlier.
 pub(super) struct Flight {
     answer: BoxFuture<'static, Result<Acquire>>,
     pub(super) sent_at: Moment,
-    /// When its time is over.
+    /// When its time has passed.
     until: Moment,
-    /// Whether it was ever polled; nothing was sent before.
+    /// Whether it was ever polled; before that, no request was sent.
     is_begun: bool,
     runtime: Option<Handle>,
 }
 
 impl Flight {
-    /// Sends nothing yet.
+    /// Sends no request yet.
     pub(super) fn new(
         answer: impl Future<Output = Result<Acquire>> + Send + 'static,
         sent_at: Moment,
@@ -38,8 +38,8 @@ impl Flight {
         self.is_begun
     }
 
-    /// The same for the caller's runtime: begun on another one it goes on there, and its answer is brought
-    /// here. Where that one has ended, or is held up, there is none.
+    /// This flight for the caller's runtime. If it began on another one it continues there, and its
+    /// answer is brought here. If that runtime has ended or is blocked, there is no answer.
     pub(super) fn brought_here(self, client: &Arc<Inner>) -> Self {
         let (Ok(here), Some(there)) = (Handle::try_current(), &self.runtime) else { return self };
         if here.id() == there.id() {
@@ -50,7 +50,7 @@ impl Flight {
         Self { answer, sent_at, until, is_begun: true, runtime: Some(here) }
     }
 
-    /// Has it finished where it was begun; its answer, within its time.
+    /// Finishes it on its own runtime; returns its answer, within its time.
     pub(super) fn landed(
         self,
         client: &Arc<Inner>,
@@ -69,12 +69,12 @@ impl Flight {
         }
     }
 
-    /// Has it finished in the background.
+    /// Finishes it in the background.
     pub(super) fn land(self) -> Landing {
         let (mut landed, landing) = oneshot::channel();
         let Self { answer, runtime, .. } = self;
         let finished = async move {
-            // A runtime that was held up must not go on with what was given up meanwhile.
+            // A runtime that was blocked must not continue what was abandoned meanwhile.
             let answer = tokio::select! {
                 biased;
                 () = landed.closed() => None,
@@ -96,10 +96,10 @@ impl Flight {
     }
 }
 
-/// The answer of a request on its way, and when that was sent; for ever while there is none.
+/// The answer of a request on its way, and when that was sent; pending while there is none.
 pub(super) async fn landed(flight: &mut Option<Flight>) -> (Result<Acquire>, Moment) {
     poll_fn(|cx| {
-        // A store that panics does it to this contender, and not to those that come after it.
+        // If the store panics, it does so in this contender, and not in those after it.
         let Some(mut under_way) = flight.take() else { return Poll::Pending };
         let answer = under_way.poll(cx);
         if answer.is_pending() {

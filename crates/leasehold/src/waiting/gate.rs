@@ -1,6 +1,7 @@
 //! The queue inside this process: one contender per client and lock talks to the store.
 //!
-//! The others wait behind it, and a lease may go from one to the next without a request to the store.
+//! The others wait behind it, and a lease may go from one to the next without a request to the
+//! store.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -21,15 +22,15 @@ use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 use crate::waiting::sight::Seen;
 use crate::waiting::wire::Wire;
 
-/// A lease handed on in the process that its taker has not received within this is given to the
-/// next, or back to the store: futures need not be polled by their makers.
+/// A lease that was handed off in the process goes to the next contender, or back to the store, if
+/// its taker does not take it in this time: futures need not be polled by their makers.
 pub(crate) const CLAIM_WITHIN: Duration = Duration::from_secs(1);
-/// How often each contender is sure to be polled, if its executor polls it at all.
+/// How often each contender is polled, if its executor polls it at all.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
-/// A contender that was not polled for so long is overtaken by those behind it.
+/// A contender that was not polled for this long is overtaken by those behind it.
 const UNPOLLED_MAX: Duration = Duration::from_secs(3);
 
-/// All local lines of a client.
+/// All local queues of a client.
 #[derive(Debug)]
 pub(crate) struct Gates {
     client: Arc<Inner>,
@@ -37,8 +38,8 @@ pub(crate) struct Gates {
     next: AtomicU64,
 }
 
-/// Contenders stand in one line when they want the very same thing; whatever the store keeps about
-/// a lease is then true of each contender that it is handed to.
+/// Contenders share a queue when they want the very same; what the store keeps about a lease is
+/// then true of each contender that gets it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct GateKey {
     key: Key,
@@ -49,12 +50,12 @@ pub(crate) struct GateKey {
     terms: Terms,
     owner: OwnerName,
     metadata: Metadata,
-    /// A contender that can share the lock with the one before need not wait for it, and stands in
-    /// a line of its own.
+    /// A contender that can share the lock with the one before need not wait for it, and has a
+    /// queue of its own.
     alone: Option<u64>,
 }
 
-/// Few lines differ in anything but these two, and a wait looks its line up several times.
+/// Few queues differ in other fields than these two, and a wait looks its queue up several times.
 impl Hash for GateKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key.hash(state);
@@ -85,7 +86,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Counts the line anew, after it has changed.
+    /// Updates the count after a change of the queue.
     fn count(&self) {
         let contenders = u32::try_from(self.line.len()).unwrap_or(u32::MAX);
         self.seen.count(contenders);
@@ -99,7 +100,7 @@ struct Contender {
     pulse: Pulse,
 }
 
-/// When a contender's future was polled last, in nanoseconds.
+/// When a contender's future was last polled, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Pulse(Arc<AtomicU64>);
 
@@ -119,7 +120,7 @@ impl Pulse {
 #[derive(Debug)]
 pub(crate) struct Offer(Arc<Slot>);
 
-/// What can be taken by one side only.
+/// The guard, until the contender claims it or the renewer takes it back.
 #[derive(Debug)]
 struct Slot(Mutex<Option<Guard>>);
 
@@ -174,9 +175,9 @@ impl Drop for Offer {
 pub(crate) enum Baton {
     /// The lease itself.
     Lease(Offer),
-    /// The place in the store's line.
+    /// The position in the store's queue.
     Wire(Box<Wire>),
-    /// The head of the local line, without a place in the store's.
+    /// The head of the local queue, without a position in the store's.
     Start,
 }
 
@@ -189,7 +190,7 @@ impl Gates {
         gates
     }
 
-    /// The client whose lines these are.
+    /// The client whose queues these are.
     pub(crate) const fn client(&self) -> &Arc<Inner> {
         &self.client
     }
@@ -199,15 +200,15 @@ impl Gates {
     }
 }
 
-/// A contender's place in the local line. Dropping it leaves the line and passes on what it has.
+/// A contender's position in the local queue. Dropping it leaves the queue and passes on what it
+/// has.
 #[derive(Debug)]
 pub(crate) struct LocalPlace {
     gates: Arc<Gates>,
     key: GateKey,
     id: u64,
     first: bool,
-    /// Since when it has been at the head of the line without being told that it is the one on the
-    /// wire.
+    /// Since when it has been at the head of the queue without a baton that makes it the first.
     ahead_since: Option<Moment>,
     seen: Seen,
     contender: Contender,
@@ -216,7 +217,7 @@ pub(crate) struct LocalPlace {
 }
 
 impl LocalPlace {
-    /// Joins the end of the line.
+    /// Joins the end of the queue.
     pub(crate) fn join(gates: &Arc<Gates>, key: &Key, settings: &Settings) -> Result<Self> {
         let gates = Arc::clone(gates);
         let mut key = GateKey::new(key, settings, &settings.terms()?);
@@ -243,8 +244,8 @@ impl LocalPlace {
         Ok(Self { gates, key, id, first, ahead_since, seen, contender, messages, wire })
     }
 
-    /// Takes a place at the end of the line again, after a lease was handed to it that it did not
-    /// take in time. What it has on the wire it keeps.
+    /// Joins the end of the queue again, after it did not take a lease in time. It keeps its
+    /// position in the store's queue.
     pub(crate) fn rejoin(&mut self) {
         let mut gates = self.gates.lock();
         let gate = gates.entry(self.key.clone()).or_default();
@@ -258,14 +259,14 @@ impl LocalPlace {
         self.gates.client.succession.count(gates.len());
     }
 
-    /// What says that it is polled; to be called at every poll.
+    /// Returns what records that it was polled; call that at every poll.
     pub(crate) fn pulse(&self) -> impl Fn(Moment) + use<> {
         let pulse = self.contender.pulse.clone();
         move |now| pulse.beat(now)
     }
 
-    /// Overtakes those whose futures are not polled: the ones before it, and one that was handed a
-    /// lease and would have passed its part on by now. Two of a client on the wire do no harm.
+    /// Overtakes contenders whose futures are not polled: those before it, and one that got a lease
+    /// and would have passed its part on by now. Two of a client that talk to the store do no harm.
     pub(crate) fn overtake(&mut self, now: Moment) {
         if self.first {
             return;
@@ -291,23 +292,23 @@ impl LocalPlace {
         &self.key.key
     }
 
-    /// Whether this contender is the one on the wire.
+    /// Whether this is the contender that talks to the store.
     pub(crate) const fn is_first(&self) -> bool {
         self.first
     }
 
-    /// Takes in that the one before has gone.
+    /// Records that the one before has gone.
     pub(crate) const fn now_first(&mut self) {
         self.first = true;
     }
 
-    /// What the contender on the wire last saw.
+    /// What the contender that talks to the store last saw.
     pub(crate) const fn seen(&self) -> &Seen {
         &self.seen
     }
 }
 
-/// What a contender leaves behind that no other in the local line takes on.
+/// What a contender leaves behind that no other in the local queue takes over.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     baton: Option<Baton>,
@@ -324,7 +325,7 @@ impl Leftover {
         }
     }
 
-    /// Gives up the places in the store's line.
+    /// Abandons the positions in the store's queue.
     pub(crate) async fn give_up(self) {
         for baton in self.baton.into_iter().chain(self.unused) {
             if let Baton::Wire(mut wire) = baton {
@@ -335,7 +336,7 @@ impl Leftover {
 }
 
 impl LocalPlace {
-    /// Leaves the line, and passes on what it has.
+    /// Leaves the queue, and passes on what it has.
     pub(crate) fn leave(mut self) -> Leftover {
         self.pass_on()
     }
@@ -344,7 +345,7 @@ impl LocalPlace {
         let mut wire = self.wire.take();
         let mut unused = Vec::new();
         let mut gates = self.gates.lock();
-        // Batons are sent under the lock: what was passed here and not taken in goes on as well.
+        // Batons are sent under the lock: unread ones are passed on as well.
         while let Some(baton) = self.messages.try_recv() {
             self.first |= !matches!(baton, Baton::Lease(_));
             match baton {
@@ -372,14 +373,14 @@ impl LocalPlace {
 
 impl Drop for LocalPlace {
     fn drop(&mut self) {
-        // A lease, or a place in the store's line, that no other takes on is given up without the
-        // gates' lock: that may come back to them.
+        // A lease, or a position in the store's queue, that no other takes over is released without
+        // the gates' lock: the release may need that.
         drop(self.pass_on());
     }
 }
 
 impl Gates {
-    /// Whether the local line has a contender already.
+    /// Whether the local queue has a contender already.
     pub(crate) fn is_waited_for(&self, key: &Key, settings: &Settings, terms: &Terms) -> bool {
         self.lock().contains_key(&GateKey::new(key, settings, terms))
     }
@@ -406,8 +407,8 @@ impl Successors for Gates {
         let offer = Offer::new(Guard::new(client, Arc::clone(&next)), until);
         client.schedule.hand_on(handle, &next, until);
         let mut baton = Some(Baton::Lease(offer));
-        // Closing begins before it looks for what is held: either it sees this lease, or it is
-        // seen here.
+        // Closing begins before it looks for what is held: either it sees this lease, or it is seen
+        // here.
         while !client.is_closed()
             && let Some(lease) = baton.take()
         {
@@ -418,8 +419,8 @@ impl Successors for Gates {
             baton = contender.messages.send(lease).err();
         }
         gate.count();
-        // Contenders that have just gone pass their part on by themselves; a lease that no other
-        // took is released like any dropped guard, which comes back to the gates.
+        // Contenders that have just gone pass their part on by themselves. A lease that no other
+        // took is released like any dropped guard, which locks the gates again.
         drop(gates);
         drop(baton);
         true

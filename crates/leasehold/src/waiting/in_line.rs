@@ -14,8 +14,8 @@ use crate::waiting::oneself::Oneself;
 use crate::waiting::sight::Limits;
 use crate::waiting::wire::Wire;
 
-/// Waits until the lock is handed over, by the store or inside this process. An error is told once
-/// the place in line has been given up, or taken on by the next contender.
+/// Waits until the lock is granted by the store, or handed off inside this process. Returns an
+/// error once the position in the queue was abandoned, or taken over by the next contender.
 pub(super) async fn wait(
     mut acquisition: Box<Acquisition>,
     gates: &Arc<Gates>,
@@ -31,8 +31,8 @@ pub(super) async fn wait(
         Ok(guard) => return Ok(guard),
         Err(error) => error,
     };
-    // The place in the store's line is used up, or of no use, unless only this contender's own limit
-    // was reached: the next one takes it over then.
+    // The position in the store's queue is used up, unless only this contender's own limit was
+    // reached: then the next one takes it over.
     let ran_out = limits.until.is_some_and(|until| client.clock.now() >= until)
         || error.kind() == ErrorKind::Timeout;
     let of_no_use = place.wire.take_if(|_| !ran_out);
@@ -61,7 +61,7 @@ async fn stand(
     let pulse = place.pulse();
     loop {
         if place.is_first() && place.wire.is_none() {
-            // An outage that the contender before has ridden out in vain is no new one.
+            // An outage that the contender before could not ride out is not a new one.
             let seen = place.seen().clone();
             let now = client.clock.now();
             let patience = limits.patience(&client);
@@ -71,7 +71,7 @@ async fn stand(
             place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));
         }
         let baton = {
-            // A contender on the wire keeps its own limit.
+            // A contender that talks to the store keeps its own limit.
             let until = limits.until.filter(|_| place.wire.is_none());
             let polled = std::future::poll_fn(|_| {
                 pulse(client.clock.now());
@@ -90,7 +90,7 @@ async fn stand(
                 never = polled => match never {},
                 baton = messages.recv() => baton,
                 outcome = drive => {
-                    // Its token is that of the lease now, and no other's.
+                    // Its token belongs to the lease now.
                     return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {

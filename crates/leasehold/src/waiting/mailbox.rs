@@ -1,14 +1,14 @@
 //! Passes values to one waiting future from any number of senders.
 //!
-//! Each wait has two, and few are ever sent more than a message: so there is room for one, and nothing is
-//! allocated for more until there are more. A channel of the runtime's makes room for thirty-two at once.
+//! Each wait has two, and few get more than one message. So there is room for one, and more is
+//! allocated when needed. A channel of the runtime makes room for thirty-two at once.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// An empty mailbox: the end to send to, and the end to take from.
+/// An empty mailbox: its sending and its receiving end.
 pub(crate) fn mailbox<T>() -> (Sender<T>, Receiver<T>) {
     let content = Content { first: None, more: VecDeque::new(), waker: None, closed: false };
     let shared = Arc::new(Shared(Mutex::new(content)));
@@ -30,7 +30,7 @@ struct Content<T> {
     first: Option<T>,
     /// Those after the first; senders decide how many there can be.
     more: VecDeque<T>,
-    /// What is to be told of the next.
+    /// Wakes the receiver for the next message.
     waker: Option<Waker>,
     closed: bool,
 }
@@ -62,7 +62,7 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Puts a message behind those that are there. Gives it back when the other end is gone.
+    /// Adds a message after those that are there. Returns it when the other end is gone.
     pub(crate) fn send(&self, message: T) -> Result<(), T> {
         let mut content = self.0.content();
         if content.closed {
@@ -78,7 +78,7 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next message; never without one, also when all senders are gone. Cancel safe.
+    /// The next message; pending while there is none, even when all senders are gone. Cancel safe.
     pub(crate) async fn recv(&mut self) -> T {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
@@ -105,7 +105,7 @@ impl<T> Drop for Receiver<T> {
         let mut content = self.0.content();
         content.closed = true;
         let left = (content.first.take(), std::mem::take(&mut content.more), content.waker.take());
-        // Whatever dropping a message does, it may come back here.
+        // Dropping a message may use this mailbox again.
         drop(content);
         drop(left);
     }

@@ -25,11 +25,11 @@ use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::gate::Gates;
 use crate::waiting::sight::Sight;
 
-/// Waits until the lock is held, the limit is reached or the strategy stops. A contender that is
-/// told that it is not held has no place in the line any more, as far as the store can be asked.
+/// Waits until the lock is held, the limit is reached or the strategy stops. After an error the
+/// contender has left the queue, if the store can be reached.
 pub(crate) async fn wait(acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> Result<Guard> {
     let contender = Contender::new(&acquisition.request.key, acquisition.request.mode);
-    // In its place from the begin: what a wait has room for takes longer to move than to fill.
+    // Pinned here: moving this large future costs more than filling it.
     let waiting = pin!(wait_unseen(acquisition, gates));
     let outcome = waiting.instrument(contender.span()).await;
     contender.ended(outcome.as_ref().map(|guard| Some(guard.handle().fence())));
@@ -41,8 +41,8 @@ async fn wait_unseen(mut acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> R
     if acquisition.limits.settings.fairness != Fairness::Fifo || !capability.queue {
         return polling::wait(acquisition).await;
     }
-    // Permits that are free are taken by many at the same time; only those for whom none is left
-    // wait behind each other.
+    // Many can take free permits at the same time; only contenders for whom none is left wait
+    // behind each other.
     if matches!(acquisition.request.mode, Mode::Permits { .. })
         && !gates.is_waited_for(
             &acquisition.request.key,
@@ -56,7 +56,7 @@ async fn wait_unseen(mut acquisition: Box<Acquisition>, gates: &Arc<Gates>) -> R
     in_line::wait(acquisition, gates, capability.wake).await
 }
 
-/// Asks once before waiting begins. `None` when there is something to wait for.
+/// Tries once before waiting begins. `None` when there is something to wait for.
 async fn begin(acquisition: &mut Acquisition) -> Result<Option<Guard>> {
     let outcome = match acquisition.attempt().await {
         Ok(Attempt::Held(guard)) => Ok(Some(guard)),

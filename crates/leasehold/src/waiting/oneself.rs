@@ -7,32 +7,32 @@ use crate::rt;
 use crate::shared::Inner;
 use crate::waiting::acquisition::Acquisition;
 
-/// What a wait says once that may have no end.
+/// A warning of a wait that may have no end.
 ///
-/// Tasks of one client that take turns wait for each other. One that waits for its own lease waits for
-/// itself, unless it has given its guard away, which is not known here. So it is told when the wait has
-/// lasted for a ttl, and changes nothing.
+/// Tasks of one client that take a lock alternately wait for each other. A task that waits for its
+/// own lease waits for itself, unless it has passed its guard to another task, which is not known
+/// here. So this only warns, when the wait has lasted for a ttl.
 #[derive(Debug)]
 pub(crate) struct Oneself {
-    /// From when on it is looked for; `None` once it was.
+    /// When to look; `None` after the look.
     from: Option<Moment>,
 }
 
 impl Oneself {
     pub(crate) fn new(acquisition: &Acquisition) -> Self {
-        // Who hands out permits takes each of them, gives it away, and waits for the next.
+        // A task that distributes permits takes each of them, passes it on, and waits for the next.
         let takes_turns = matches!(acquisition.request.mode, Mode::Permits { .. });
         let Acquisition { limits, terms, .. } = acquisition;
         let from = limits.started.saturating_add(terms.ttl.duration());
         Self { from: (!takes_turns).then_some(from) }
     }
 
-    /// To be called now and then by the one that waits.
+    /// The waiting task calls this now and then.
     pub(crate) fn look(&mut self, client: &Inner, key: &Key) {
         if self.from.is_none_or(|from| client.clock.now() < from) {
             return;
         }
-        // Once is enough: while it waits it takes nothing.
+        // Once is enough: while it waits it takes no lock.
         self.from = None;
         let caller = rt::caller();
         let mut own = client.holds_of(key).filter(|lease| lease.is_of(caller));

@@ -1,4 +1,4 @@
-//! Waits without a queue: asks again and again, by the retry strategy.
+//! Waits without a queue: polls the store by the retry strategy.
 
 use leasehold_core::Result;
 
@@ -7,8 +7,8 @@ use crate::waiting::acquisition::{Acquisition, Attempt, tell_failure};
 use crate::waiting::oneself::Oneself;
 use crate::waiting::sight::{InTheWay, Sight};
 
-/// Waits until the lock is held, the limit is reached or the strategy stops. An error is told once
-/// whatever was taken has been given up.
+/// Waits until the lock is held, the limit is reached or the strategy stops. Returns an error once
+/// whatever was taken has been abandoned.
 pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
     let outcome = poll(&mut acquisition).await;
     tell_failure(&outcome);
@@ -18,7 +18,6 @@ pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
     outcome
 }
 
-/// Asks again and again, by the strategy.
 async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
     let mut sight = Sight::default();
     let mut oneself = Oneself::new(acquisition);
@@ -34,7 +33,7 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
                 if tries == 1 {
                     acquisition.tell_of_waiting(busy.holder.as_deref());
                 }
-                // Contenders get out of each other's way by the pauses of the strategy.
+                // The pauses of the strategy keep contenders apart.
                 let after = (!busy.is_contended()).then_some(busy.retry_after);
                 sight.set(InTheWay::of(busy, now), acquisition.client.config.call_timeout);
                 acquisition.give_up_early(&sight)?;

@@ -12,7 +12,7 @@ use crate::shared::Inner;
 /// How long a waiter without a limit rides out the absence of a store that its client has reached.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// What a caller waits under.
+/// What bounds a wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) settings: Arc<Settings>,
@@ -20,7 +20,7 @@ pub(crate) struct Limits {
     pub(crate) until: Option<Moment>,
 }
 
-/// What stood in the way when last seen, for the error message.
+/// What blocked the lock when last seen, for the error message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InTheWay {
     pub(crate) holder: Option<Box<HolderInfo>>,
@@ -33,7 +33,7 @@ pub(crate) struct InTheWay {
 }
 
 impl InTheWay {
-    /// What the store says of a lock that is not to be had at `now`.
+    /// The store's answer about a lock that can't be acquired at `now`.
     pub(crate) fn of(busy: Busy, now: Moment) -> Self {
         let contended = busy.is_contended();
         let free_at = (!contended).then(|| now.saturating_add(busy.retry_after));
@@ -49,7 +49,7 @@ pub(crate) struct Contact {
 
 #[derive(Clone, Debug)]
 struct Outage {
-    /// From when on the store could not do what was asked, though it has not said so before.
+    /// From when on the store failed, at the latest moment that it had named before.
     since: Moment,
     /// When, and how, the last request failed.
     last: Moment,
@@ -66,11 +66,11 @@ impl Outage {
 }
 
 impl Contact {
-    /// An answer came, from a store where another one has the lock.
+    /// Records an answer from a store where another holder has the lock.
     ///
-    /// One that could not make a lease safe on its replicas may give others leases that it can't make safe
-    /// either, and which are given back: only a holder that has had the lock for longer than such a `try_lasts`
-    /// shows that it can again, or that this contender's own requests no longer fail.
+    /// A store that could not confirm a lease on its replicas may grant leases to others that it
+    /// can't confirm either, and that are returned. Only a holder of longer than such a `try_lasts`
+    /// shows that the replicas are back, or that this contender's own requests no longer fail.
     pub(crate) fn is_good(
         &mut self,
         holder: Option<&HolderInfo>,
@@ -85,10 +85,10 @@ impl Contact {
         self.outage = self.outage.take().filter(goes_on);
     }
 
-    /// A request failed.
+    /// Records a failed request.
     pub(crate) fn is_bad(&mut self, error: Error, now: Moment) {
         let (since, passes_at) = match error.retry_after() {
-            // Until then it is as it says, and only what goes on after that is an outage.
+            // Until then the store has announced it, and only what goes on after that is an outage.
             Some(after) => {
                 let passes_at = now.saturating_add(after);
                 (passes_at, passes_at)
@@ -98,22 +98,22 @@ impl Contact {
         self.outage = Some(Outage { since, last: now, error, passes_at });
     }
 
-    /// The error of an outage that has lasted for as long as it may; without a `patience`, that is
-    /// for ever.
+    /// The error of an outage that has lasted for `patience`; without a `patience` it may last for
+    /// ever.
     pub(crate) fn given_up(&self, now: Moment, patience: Option<Duration>) -> Option<&Error> {
         let outage = self.outage.as_ref()?;
         let over_at = outage.since.saturating_add(patience?);
         (now >= over_at).then_some(&outage.error)
     }
 
-    /// When the store does what was asked, where it has said so.
+    /// When the store will serve the request, if it has said so.
     pub(crate) fn passes_at(&self) -> Option<Moment> {
         let outage = self.outage.as_ref()?;
         (outage.passes_at > outage.last).then_some(outage.passes_at)
     }
 }
 
-/// What is known while waiting, to all contenders of a local line.
+/// What all contenders of a local queue know while they wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sight {
     pub(crate) in_the_way: InTheWay,
@@ -121,14 +121,15 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
-    /// Takes in an answer, and what it says is in the way.
+    /// Records an answer, and what blocks the lock by it.
     pub(crate) fn set(&mut self, in_the_way: InTheWay, try_lasts: Duration) {
         self.contact.is_good(in_the_way.holder.as_deref(), try_lasts, in_the_way.seen_at);
         self.in_the_way = in_the_way;
     }
 }
 
-/// What the contender on the wire last saw, for all in the local line, and how many those are.
+/// What the contender that talks to the store last saw, for all in the local queue, and their
+/// number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Shared>);
 
@@ -143,12 +144,12 @@ impl Seen {
         look(&mut self.0.sight.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes how many stand in the local line.
+    /// Sets how many are in the local queue.
     pub(crate) fn count(&self, contenders: u32) {
         self.0.contenders.store(contenders, Ordering::Relaxed);
     }
 
-    /// How many of them stand behind the one on the wire.
+    /// How many of them are behind the one that talks to the store.
     pub(crate) fn behind(&self) -> u32 {
         self.0.contenders.load(Ordering::Relaxed).saturating_sub(1)
     }
@@ -157,26 +158,27 @@ impl Seen {
         self.with(|sight| sight.clone())
     }
 
-    /// Takes in that the lock was got.
+    /// Records that the lock was acquired.
     pub(crate) fn got(&self) {
         self.with(|sight| *sight = Sight::default());
     }
 
-    /// Takes in an answer, and what it says is in the way.
+    /// Records an answer, and what blocks the lock by it.
     pub(crate) fn set(&self, in_the_way: InTheWay, try_lasts: Duration) {
         self.with(|sight| sight.set(in_the_way, try_lasts));
     }
 }
 
 impl Limits {
-    /// How long to wait after so many tries in a row, where the wait goes on whatever the strategy says.
+    /// How long to wait after this many tries in a row, if the wait goes on even when the strategy
+    /// ends.
     pub(crate) fn pause_after(&self, tries: u32) -> Duration {
         self.settings.retry.pause(tries.max(1)).unwrap_or(Duration::from_millis(100))
     }
 
-    /// How long the store may be away while it is waited for; `None` while the wait has time. A
-    /// store that was never reached may not exist, and is waited for only as far as the client was
-    /// told to.
+    /// How long the store may be away during a wait; `None` while the wait has time. A store that
+    /// was never reached may not exist, so the client waits for it only as long as its settings
+    /// say.
     pub(crate) fn patience(&self, client: &Inner) -> Option<Duration> {
         let asked = client.config.retry_store;
         match (client.heard_at(), self.until) {
@@ -186,8 +188,8 @@ impl Limits {
         }
     }
 
-    /// What a wait in vain ends with. A store that could not be reached when it ended is told as
-    /// that: whether the lock is held is unknown then.
+    /// The error of a wait that timed out. If the store could not be reached at its end, the error
+    /// says that: it is then unknown whether the lock is held.
     pub(crate) fn ran_out(&self, key: &Key, client: &Inner, sight: &Sight, why: &str) -> Error {
         let now = client.clock.now();
         let waited = length::measured(now.saturating_since(self.started));
@@ -214,7 +216,7 @@ impl Limits {
             let silence = match client.heard_at() {
                 Some(heard) => {
                     let last = now.saturating_since(heard);
-                    // A quorum hears of some nodes and can't be asked all the same.
+                    // A quorum may have answers of some nodes and still not be reachable.
                     if last < Duration::from_millis(100) {
                         "could not be asked any more".to_owned()
                     } else {
@@ -239,7 +241,7 @@ impl Limits {
             holder.held_for = holder.held_for.saturating_add(now.saturating_since(seen_at));
         }
         let retry_after = free_at.map(|at| at.saturating_since(now));
-        // Who waits for a lock of another library's stands in no line.
+        // A waiter for another library's lock has no position in a queue.
         let in_line = !holder.as_deref().is_some_and(HolderInfo::is_foreign);
         let place = match position.filter(|_| in_line) {
             Some(position) => format!(" at place {} in line", position.saturating_add(1)),

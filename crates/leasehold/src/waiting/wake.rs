@@ -1,7 +1,7 @@
 //! A client's wake channel: one for all of its waiters, opened by the first that needs it.
 //!
-//! No waiter depends on it. While it can't be opened, or brings nothing though leases are handed
-//! over, waiters ask instead; it is tried again for as long as there are some.
+//! No waiter depends on it. While it can't be opened, or brings no notification though leases are
+//! handed over, waiters poll instead. As long as there are some, it is tried again.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -20,11 +20,11 @@ use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 /// Pauses before the channel is tried again. Each is lengthened by up to half at random.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
-/// After so many grants in a row without a message, messages are not waited for any more. One may
-/// be told a moment after it was found by asking.
+/// After this many grants in a row without a notification, waiters poll. A notification may also
+/// arrive just after a poll has found the grant.
 const UNTOLD_MAX: u32 = 3;
 
-/// How the channel stands.
+/// The state of the channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stand {
     Opening,
@@ -33,8 +33,8 @@ enum Stand {
     Silent,
 }
 
-/// How the channel stands, to look at and to wait for. Waiters go on in the order in which they came, so
-/// that nothing but a simulation's seed decides what comes next.
+/// The state of the channel, to look at and to wait for. Waiters go on in the order in which they
+/// came, so that a simulation's seed alone decides what comes next.
 #[derive(Debug)]
 struct Standing {
     now: Mutex<Stand>,
@@ -46,30 +46,31 @@ impl Standing {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it stood before.
+    /// Sets the state; returns the one before.
     fn set(&self, stand: Stand) -> Stand {
         let before = std::mem::replace(&mut *self.get(), stand);
         self.changed.notify_waiters();
         before
     }
 
-    /// Returns once it was tried to open the channel. Cancel safe.
+    /// Returns once opening the channel was tried. Cancel safe.
     async fn tried(&self) {
         let changed = self.changed.notified();
-        // One that is set in between is noticed, whether or not it was polled.
+        // A change in between is noticed even if this was not polled yet.
         if *self.get() == Stand::Opening {
             changed.await;
         }
     }
 }
 
-/// The task that opens the channel and serves it: on the runtime of its callers, so that a message wakes no other
-/// thread, and in the background when they are on several, of which each may be held up.
+/// The task that opens the channel and serves it. It runs on the runtime of its callers, so that a
+/// notification wakes no other thread. If they are on several runtimes, each of which may be
+/// blocked, it runs in the background.
 #[derive(Clone, Debug)]
 struct Served {
     stand: Arc<Standing>,
     task: AbortHandle,
-    /// The runtime of its callers; nothing in the background.
+    /// The runtime of its callers; `None` in the background.
     home: Option<Id>,
 }
 
@@ -85,11 +86,11 @@ impl Served {
     }
 }
 
-/// What becomes of the channel.
+/// The task that serves the channel, if there is one.
 #[derive(Debug, Default)]
 struct Serving {
     last: Option<Served>,
-    /// Nothing is served any more.
+    /// The channel has ended for good.
     stopped: bool,
 }
 
@@ -97,7 +98,7 @@ struct Serving {
 #[derive(Debug)]
 pub(crate) struct Hub {
     store: Arc<dyn Store>,
-    /// The background's, for callers on several runtimes, and for those that have none.
+    /// The background's, for callers on several runtimes, and for callers without one.
     runtime: Handle,
     client: ClientId,
     schedule: Arc<RenewalSchedule>,
@@ -109,9 +110,9 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct Lines {
     lines: Mutex<BTreeMap<u64, Sender<Wake>>>,
-    /// Grants since the last message that no message told of.
+    /// Grants since the last notification that came without one.
     untold: AtomicU32,
-    /// Told when a message did not come that should have.
+    /// Notified when an expected notification did not come.
     doubts: Notify,
 }
 
@@ -124,7 +125,7 @@ impl Lines {
         self.get().is_empty()
     }
 
-    /// Has every waiter ask.
+    /// Has every waiter poll.
     fn resync(&self) {
         self.get().values().for_each(|line| drop(line.send(Wake::Resync)));
     }
@@ -134,7 +135,7 @@ impl Lines {
             Wake::Granted { ticket, .. } | Wake::First { ticket, .. } => {
                 self.untold.store(0, Ordering::Relaxed);
                 if let Some(line) = self.get().get(&ticket) {
-                    // A waiter that has just gone gives up its token by itself.
+                    // A waiter that has just gone abandons its token by itself.
                     drop(line.send(wake));
                 }
             }
@@ -143,7 +144,7 @@ impl Lines {
     }
 }
 
-/// A waiter's own line of messages.
+/// A waiter's own mailbox of notifications.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) ticket: u64,
@@ -152,7 +153,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The next message for this waiter. Cancel safe.
+    /// The next notification for this waiter. Cancel safe.
     pub(crate) async fn next(&mut self) -> Wake {
         self.messages.recv().await
     }
@@ -206,15 +207,15 @@ impl Hub {
         self.serving().last.as_ref().is_some_and(Served::is_open)
     }
 
-    /// Whether a waiter can count on being told; else it asks.
+    /// Whether a waiter can rely on notifications; else it polls.
     pub(crate) fn tells(&self) -> bool {
         self.is_open() && self.lines.untold.load(Ordering::Relaxed) < UNTOLD_MAX
     }
 
-    /// Opens the channel unless it is open; messages sent after this arrive, unless it could not
-    /// be opened for now. Cancel safe.
+    /// Opens the channel unless it is open. Notifications sent after this arrive, unless it could
+    /// not be opened for now. Cancel safe.
     ///
-    /// A task of its own does it, so that a waiter that is not polled holds up no other.
+    /// A task of its own does it, so that an unpolled waiter delays no other.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes sure that the channel is tried: for a waiter, whose line is open, or a holder.
+    /// Makes sure that the channel is tried: for a waiter, whose mailbox is open, or a holder.
     pub(crate) fn keep_trying(&self, within: Duration) {
         let is_served = |served: &Served| served.is_open() && served.goes_on();
         if !self.serving().last.as_ref().is_some_and(is_served) {
@@ -237,7 +238,7 @@ impl Hub {
         }
     }
 
-    /// The task that serves the channel, unless it was stopped.
+    /// The task that serves the channel, unless that has ended for good.
     fn serve(&self, within: Duration) -> Option<Served> {
         let mut serving = self.serving();
         if serving.stopped {
@@ -269,7 +270,7 @@ impl Hub {
         Served { stand, task: task.abort_handle(), home }
     }
 
-    /// Takes in that a lease was handed over without a message.
+    /// Records that a lease was handed over without a notification.
     pub(crate) fn untold(&self) {
         let before = self.lines.untold.fetch_add(1, Ordering::Relaxed);
         if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
@@ -282,7 +283,7 @@ impl Hub {
         self.lines.doubts.notify_one();
     }
 
-    /// A line for one waiter; dropping it closes it.
+    /// A mailbox for one waiter; dropping it closes it.
     pub(crate) fn line(&self) -> Line {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
         let (sender, messages) = mailbox();
@@ -291,7 +292,7 @@ impl Hub {
     }
 }
 
-/// Opens the channel and passes its messages on.
+/// Opens the channel and passes its notifications on.
 struct Server {
     store: Arc<dyn Store>,
     client: ClientId,
@@ -309,7 +310,7 @@ impl Server {
             match self.store.listen(self.client, within).await {
                 Ok(listener) => {
                     _ = self.stand.set(Stand::Open);
-                    // Waiters that took their places before may have missed a message.
+                    // Waiters that got their positions before may have missed a notification.
                     self.lines.resync();
                     return self.follow(listener).await;
                 }
@@ -356,7 +357,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// A task that has ended had no success, unless the client ended it.
+    /// A task that has ended has no success, unless the client ended it.
     fn drop(&mut self) {
         self.stand.set(Stand::Silent);
     }

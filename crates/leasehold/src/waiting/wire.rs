@@ -1,9 +1,9 @@
 //! Keeps a position in the store's queue: heartbeats, the head's timer, and hand-offs.
 //!
 //! A lease that the store hands to a waiter runs from the moment the store *received* the waiter's
-//! last heartbeat, for the waiter's window. The waiter knows when it sent that heartbeat, which was
-//! earlier, so it may count the lease from then without a request: the rule of every acquisition,
-//! applied to a request that was answered late.
+//! last heartbeat, for the waiter's heartbeat timeout. The waiter knows when it sent that
+//! heartbeat, which was earlier. So it may count the lease from then without a request. This is the
+//! rule of every acquisition, for a request whose answer is delayed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,42 +24,43 @@ use crate::waiting::flight::{Flight, landed};
 use crate::waiting::sight::{InTheWay, Limits, Seen};
 use crate::waiting::wake::Line;
 
-/// The longest window of most locks. A dead waiter is passed over once half of its window has
-/// gone by; handed the lease just before that, it holds up the line for all of it.
+/// The longest heartbeat timeout of most locks. The store skips a dead waiter after half of the
+/// timeout. If it hands the lease over just before that, the queue waits for the whole timeout.
 const WINDOW_MAX: Duration = Duration::from_secs(30);
-/// How often the second in line looks whether the lock is free. The head is told that or knows it, but may have
-/// died, and those behind it would find out with their next heartbeats only. They look the less often the further
-/// back.
+/// How often the second in the queue looks whether the lock is free. The head is notified of that
+/// or knows it, but may have died, and those behind it would notice only with their next
+/// heartbeats. Those further back look less often.
 const LOOK_PAST_HEAD: Duration = Duration::from_secs(1);
-/// How long a waiter waits for the wake channel before it takes its place without.
+/// How long a waiter waits for the wake channel before it joins the queue without it.
 const OPEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many heartbeats back a grant may refer to, besides the last that was answered.
 const HEARTBEATS_KEPT: usize = 8;
 
-/// A contender's business with the store, which can be passed to another contender of the same
-/// process at any point. All state is in here; [`Wire::drive`] may be dropped and called anew.
+/// A contender's exchange with the store, which can be passed to another contender of the same
+/// process at any point. All state is in here; [`Wire::drive`] may be dropped and called again.
 pub(crate) struct Wire {
     flight: Option<Flight>,
     acquisition: Box<Acquisition>,
     wakes: bool,
-    /// The line of messages, once a place has been asked for.
+    /// The mailbox of notifications, once a position was requested.
     line: Option<Line>,
     window: Ttl,
     /// When each of the last heartbeats was sent.
     sent: VecDeque<(u32, Moment)>,
-    /// When the last one was sent that was answered: the store knows of it, however many come to
-    /// nothing after it.
+    /// When the last answered one was sent: the store knows it, even if all later ones fail.
     acknowledged: Option<(u32, Moment)>,
-    /// When to ask again.
+    /// When to send the next request.
     next: Moment,
-    /// The same by what it was told while a request was on its way, whose answer may be from before.
+    /// As `next`, by a notification that came while a request was on its way: the answer may be
+    /// older.
     told_to_ask: Option<Moment>,
     seen: Seen,
-    /// Whether a request of this contender's was answered.
+    /// Whether a request of this contender was answered.
     answered: bool,
-    /// Whether it was told of something since it last heard that it has to wait.
+    /// Whether it was notified since it last got the answer that it has to wait.
     told: bool,
-    /// Whether the store has said when it grants again: a place is worth having by then.
+    /// Whether the store has named the time at which it grants again: a position is worth having by
+    /// then.
     is_named: bool,
     failures: u32,
 }
@@ -94,21 +95,21 @@ impl Wire {
         }
     }
 
-    /// From here on it waits for another contender, under that one's limits.
+    /// From here on it waits for another contender, under that contender's limits.
     pub(crate) fn take_over(&mut self, limits: &Limits) {
         self.acquisition.limits = limits.clone();
         let client = &self.acquisition.client;
         self.flight = self.flight.take().map(|flight| flight.brought_here(client));
     }
 
-    /// Gives up the place in the store's line. See [`Acquisition::give_up`].
+    /// Abandons the position in the store's queue. See [`Acquisition::give_up`].
     pub(crate) async fn give_up(&mut self) {
         self.let_land();
         self.acquisition.give_up().await;
     }
 
-    /// Has a request that is on its way finished in the background: what is given up after that must not be
-    /// taken by it, and is known by its answer.
+    /// Leaves a request on its way to the background. It must not take again what is abandoned
+    /// after it, and its answer says what there is to abandon.
     fn let_land(&mut self) {
         match self.flight.take() {
             Some(flight) if flight.is_begun() => self.acquisition.landing = Some(flight.land()),
@@ -117,7 +118,7 @@ impl Wire {
         }
     }
 
-    /// Waits until the lease is here. Cancel safe: it goes on where it was when called again.
+    /// Waits until the lease is here. Cancel safe: a new call continues where it was.
     pub(crate) async fn drive(&mut self) -> Result<Guard> {
         loop {
             // A store that answers at once must not keep the task from what else it waits for.
@@ -163,7 +164,7 @@ impl Wire {
         self.acquisition.client.clock.now()
     }
 
-    /// Asks then at the latest, whatever the answer says that is on its way.
+    /// Sends a request then at the latest, even if the answer on its way names a later time.
     fn ask_by(&mut self, at: Moment) {
         self.next = self.next.min(at);
         if self.flight.is_some() {
@@ -171,7 +172,7 @@ impl Wire {
         }
     }
 
-    /// Whether the store has said that it has a place in the line.
+    /// Whether the store has said that it has a position in the queue.
     fn in_line(&self) -> bool {
         self.acquisition.request.queue.as_ref().is_some_and(|queue| queue.place.is_some())
     }
@@ -180,10 +181,10 @@ impl Wire {
         let Self { acquisition, line, flight, next, .. } = self;
         let clock = &*acquisition.client.clock;
         let asking = flight.is_some();
-        // The first request is given its own time, so that a limit of zero means one try.
+        // The first request has its own time, so that a limit of zero means one try.
         let untried = !self.answered && self.failures == 0;
         let until = acquisition.limits.until.filter(|_| !untried).map(|until| match flight {
-            // Its answer says what there is to give up, and may be the lease itself.
+            // Its answer says what there is to abandon, and may be the lease itself.
             Some(flight) => {
                 until.max(flight.sent_at.saturating_add(acquisition.client.config.call_timeout))
             }
@@ -191,7 +192,7 @@ impl Wire {
         });
         tokio::select! {
             biased;
-            // First: a lease that was told of is here, whatever becomes of the question about it.
+            // First: the notified lease is here, even if the request about it fails.
             wake = next_message(line) => Event::Wake(wake),
             (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
             () = rt::sleep_until_some(clock, until) => Event::RanOut,
@@ -204,13 +205,13 @@ impl Wire {
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
         let mut within = self.acquisition.within();
-        // A place that is there already is kept, whatever others have dropped.
+        // A position that is there already is kept, even if other futures were dropped.
         if !client.reaper.has_none_ahead() && !self.acquisition.armed.may_have_something() {
             within = within.saturating_sub(Box::pin(self.acquisition.turn()).await?);
         }
         let probing = self.wakes && !client.hub.is_open() && !self.answered && !self.is_named;
         if !probing && self.line.is_none() {
-            // The channel must stand before the place is taken, or a grant could be missed.
+            // The channel must be open before the position is taken, or a grant could be missed.
             if self.wakes && !self.open_channel().await? {
                 return Ok(());
             }
@@ -244,7 +245,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Opens the wake channel, if it can be opened for now; `false` when the wait has run out.
+    /// Opens the wake channel, if it can be opened for now; `false` when the wait has timed out.
     async fn open_channel(&mut self) -> Result<bool> {
         let Acquisition { client, limits, .. } = &*self.acquisition;
         let (client, until) = (Arc::clone(client), limits.until);
@@ -271,10 +272,11 @@ impl Wire {
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
         let pause = match passes_in {
-            // The store is there: it is asked when it grants, and for the place until then.
+            // The store is there: ask for the lease when it grants again, and for the position
+            // until then.
             Some(passes_in) => {
                 self.acknowledged = self.sent.back().copied().or(self.acknowledged);
-                // It said when to ask, as a message does.
+                // It named the time of the next request, as a notification does.
                 (self.is_named, self.told) = (true, true);
                 if self.line.is_some() { passes_in } else { Duration::ZERO }
             }
@@ -314,8 +316,8 @@ impl Wire {
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 pause = pause.min(match waiting.position {
                     0 => {
-                        // Counted from the sending, a request that travels as long as this one did
-                        // arrives when the lease is over, however late the answer was.
+                        // Counted from the sending: a request that travels as long as this one did
+                        // then arrives just after the lease's end, even if the answer was delayed.
                         let over = sent_at.saturating_add(waiting.retry_after);
                         over.saturating_since(now)
                     }
@@ -325,7 +327,7 @@ impl Wire {
                     pause = pause.min(look.saturating_mul(looks_apart(waiting.position)));
                 }
                 if !self.wakes || !self.acquisition.client.hub.tells() {
-                    // The head finds out first, and those behind it need to know of nothing else.
+                    // The head finds out first, and those behind it need to know nothing else.
                     let ask = self.acquisition.limits.pause_after(u32::MAX);
                     pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
                 }
@@ -339,8 +341,7 @@ impl Wire {
                 self.heard();
                 self.seen.set(InTheWay::of(busy, now), try_lasts);
                 self.acquisition.give_up_early(&self.seen.get())?;
-                // A plain try is followed by a place in line; a store that refuses that is not
-                // pressed.
+                // After a plain try it requests a position; a store that refuses that gets pauses.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();
                 let pause = if asked_for_a_place {
                     self.acquisition.limits.pause_after(1)
@@ -349,7 +350,7 @@ impl Wire {
                 };
                 self.next = now.saturating_add(pause);
             }
-            // Its place and its lease are given up for it.
+            // Its position and its lease are abandoned for it.
             Ok(Attempt::TooLate) if self.acquisition.client.is_closed() => {
                 return Err(self.acquisition.client.closed());
             }
@@ -359,7 +360,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Takes over a lease that the store has handed to this place.
+    /// Takes a lease that the store has handed to this position.
     fn handed_over(&mut self, heartbeat: u32, fences: FenceBlock) -> Option<Guard> {
         let mut sent = self.sent.iter().chain(&self.acknowledged);
         let sent_at = sent.find(|(number, _)| *number == heartbeat).map(|sent| sent.1);
@@ -372,7 +373,7 @@ impl Wire {
         let attempt =
             sent_at.map(|sent_at| self.acquisition.granted(fences, sent_at, self.window, now));
         let Some(Attempt::Held(guard)) = attempt else {
-            // The message was long on its way; asking says what the token still has.
+            // The notification was long on its way; a request shows what the token still has.
             self.ask_by(now);
             return None;
         };
@@ -385,7 +386,7 @@ impl Wire {
     }
 
     /// A heartbeat that is on its way when the lease arrives must not be carried out after the
-    /// lease's release, where it would put a ghost in line; the release waits for it.
+    /// lease's release, where it would queue a ghost; the release waits for it.
     fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
         struct Done(Arc<LeaseHandle>);
         impl Drop for Done {
@@ -410,14 +411,14 @@ async fn next_message(line: &mut Option<Line>) -> Wake {
     }
 }
 
-/// How many times as far apart as the head's those looks are in which one behind it finds the dead: the head may
-/// have died together with the holder, and all those between. They are the further apart the further back it is, since
-/// each look of a long line is work for all that use the store.
+/// How much rarer a waiter looks for the dead than the head does: the head may have died with the
+/// holder, and so may all between. Waiters further back look less often, since each look of a long
+/// queue is work for all that use the store.
 fn looks_apart(position: u32) -> u32 {
     position.saturating_add(1).min(5).max(position / 8)
 }
 
-/// A heartbeat that takes longer than this is tried again while the place can still be kept.
+/// A heartbeat that takes longer than this is repeated while the position can still be kept.
 fn patience(window: Ttl) -> Duration {
     (window.duration() / 6).max(Duration::from_millis(20))
 }

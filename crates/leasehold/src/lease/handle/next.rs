@@ -18,7 +18,7 @@ impl LeaseHandle {
         self.relay.handoffs > 0
     }
 
-    /// The hold of the next in this process's own line, under the same lease with the next fence.
+    /// The hold of the next contender in this process, under the same lease with the next fence.
     /// `None` when the lease has to go back through the store. On success this hold has ended.
     pub(crate) fn hand_on(&self, now: Moment) -> Option<Self> {
         let Relay { handoffs, until } = self.relay;
@@ -76,7 +76,8 @@ impl LeaseHandle {
         Some(Self { settings, fences, ..next })
     }
 
-    /// Ends this hold, for this `why`, and makes the next one of the same lease, which began like this.
+    /// Ends this hold with this outcome, and makes the next one of the same lease, which began by
+    /// this event.
     fn succeed(
         &self,
         state: &mut State,
@@ -113,24 +114,24 @@ impl LeaseHandle {
         }
     }
 
-    /// Takes in that the lease waits until then to be taken in this process.
+    /// Records that the lease can be taken in this process until then.
     pub(crate) fn offered(&self, offered: Weak<dyn Offered>, until: Moment) {
         self.offer.get_or_init(|| Box::new((offered, until)));
     }
 
-    /// Whether it came from a holder of this process: then it may wait to be taken, or have a renewal of that
-    /// one's before it.
+    /// Whether it came from a holder of this process. It may then be waiting to be taken, or be
+    /// renewed later because the holder before renewed it.
     pub(crate) fn was_handed_on(&self) -> bool {
         self.offer.get().is_some() || self.resume_ns.load(Ordering::Relaxed) != 0
     }
 
-    /// Until when the lease waits to be taken, if it has not been.
+    /// Until when the lease can be taken, if it has not been.
     pub(crate) fn is_offered_until(&self) -> Option<Moment> {
         let (offered, until) = &**self.offer.get()?;
         offered.upgrade().filter(|offered| offered.is_there()).map(|_| *until)
     }
 
-    /// Takes in that the caller has taken it from another one of this process.
+    /// Records that the caller has taken it over from another task of this process.
     pub(crate) fn taken(&self) {
         self.taken_by.store(rt::caller(), Ordering::Relaxed);
     }

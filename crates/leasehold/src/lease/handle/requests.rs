@@ -13,68 +13,68 @@ use crate::lease::handle::{Lasting, LeaseHandle, Phase};
 /// Whether a lease's length can be changed now.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// This request does it. [`LeaseHandle::change_done`] must follow.
+    /// With this request. [`LeaseHandle::change_done`] must follow.
     Start(RenewRequest, Before),
     /// Not while another request is on the way.
     Wait,
-    /// The lease is over.
+    /// The lease has ended.
     Over,
 }
 
 /// Whether a lease can be renewed now.
 pub(crate) enum MayRenew {
-    /// By this request; what it lasts without it. [`LeaseHandle::request_done`] must follow.
+    /// With this request; what is left of the lease without it. [`LeaseHandle::request_done`] must
+    /// follow.
     Start(RenewRequest, Lasting),
     /// Not while its length is being changed.
     Wait,
-    /// The lease is over.
+    /// The lease has ended.
     Over,
 }
 
 /// Whether a lease's mode can be changed now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ModeChange {
-    /// The caller does it.
+    /// The caller sends the request.
     Start,
     /// Not while another request is on the way.
     Wait,
-    /// The lease is over.
+    /// The lease has ended.
     Over,
 }
 
-/// What a change of length was begun on.
+/// The state before a change of length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     lease: LeaseState,
     shortest: Option<Ttl>,
 }
 
-/// How the store is told that a lease is over.
+/// The last request of a lease, by which the store learns of its end.
 #[derive(Debug)]
 pub(crate) struct LastRequest {
     pub(crate) request: ReleaseRequest,
-    /// How long ago its deadline was, if that is over.
+    /// How long ago its deadline was, if that has passed.
     pub(crate) over_for: Option<Duration>,
-    /// Whether no other request with the lease's token is on the way, which [`LeaseHandle::settled`] waits
-    /// for; once the guard's life is over none is begun.
+    /// Whether no other request with the lease's token is on the way, which
+    /// [`LeaseHandle::settled`] waits for. Once the guard's life is over no other begins.
     pub(crate) is_settled: bool,
 }
 
-/// How a lease leaves its lock.
+/// Whether a lease leaves a cooldown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Afterwards {
-    /// Closed for as long as its grant said, if it did.
+    /// The cooldown of its grant, if there was one.
     AsGranted,
-    /// Closed for so long.
+    /// This cooldown.
     Closed(Cooldown),
-    /// Open, also if its grant closed it.
+    /// None, even if its grant had one.
     Open,
 }
 
 impl LeaseHandle {
-    /// The renewal to send now, and what the lease lasts without it; `None` when the lease is over, or
-    /// its length is being changed.
-    /// [`LeaseHandle::request_done`] must follow.
+    /// The renewal to send now, and what is left of the lease without it. `None` when the lease has
+    /// ended, or its length is being changed. [`LeaseHandle::request_done`] must follow.
     pub(crate) fn start_renewal(&self, now: Moment) -> Option<(RenewRequest, Lasting)> {
         match self.may_renew(now) {
             MayRenew::Start(request, lasting) => Some((request, lasting)),
@@ -82,8 +82,8 @@ impl LeaseHandle {
         }
     }
 
-    /// As [`start_renewal`](Self::start_renewal), and tells a change of the length, which comes to an end,
-    /// from the end of the lease.
+    /// As [`start_renewal`](Self::start_renewal), but distinguishes a change of the length, which
+    /// will finish, from the end of the lease.
     pub(crate) fn may_renew(&self, now: Moment) -> MayRenew {
         let mut state = self.state();
         if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
@@ -92,7 +92,7 @@ impl LeaseHandle {
         if state.changing {
             return MayRenew::Wait;
         }
-        // The store is not to keep the lock for longer than it may be held.
+        // A store must not keep the lock for longer than it may be held.
         let ttl = match self.held_until().map(|until| Ttl::new(until.saturating_since(now))) {
             Some(Ok(left)) => left.min(state.ttl),
             Some(Err(_)) => return MayRenew::Over,
@@ -105,8 +105,8 @@ impl LeaseHandle {
         MayRenew::Start(request, lasting)
     }
 
-    /// Begins to change the length, which may make the lease shorter. From here on this side
-    /// believes in the shorter of the two.
+    /// Begins to change the length, which may make the lease shorter. From here on this side counts
+    /// on the shorter of the two.
     pub(crate) fn start_change(&self, ttl: Ttl, now: Moment) -> Change {
         let mut state = self.state();
         if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
@@ -127,7 +127,7 @@ impl LeaseHandle {
         Change::Start(request, before)
     }
 
-    /// Takes in that the store has changed the length; whether the lease still holds.
+    /// Records that the store has changed the length; returns whether the lease still holds.
     pub(crate) fn length_changed(
         &self,
         before: Before,
@@ -149,14 +149,15 @@ impl LeaseHandle {
         held
     }
 
-    /// Takes in that the store has certainly not changed the length.
+    /// Records that the store has certainly not changed the length.
     pub(crate) fn length_unchanged(&self, before: Before, now: Moment) {
         let mut state = self.state();
         state.shortest = before.shortest;
         state.lease.not_shortened(&before.lease, now);
     }
 
-    /// Begins to change the mode; no renewal starts beside it. [`LeaseHandle::change_done`] must follow.
+    /// Begins to change the mode; no renewal starts meanwhile. [`LeaseHandle::change_done`] must
+    /// follow.
     pub(crate) fn start_mode_change(&self, now: Moment) -> ModeChange {
         let mut state = self.state();
         if state.phase != Phase::Held || self.look(&mut state, now) == LeaseStatus::Lost {
@@ -170,7 +171,7 @@ impl LeaseHandle {
         ModeChange::Start
     }
 
-    /// A change to a weaker mode was not answered.
+    /// Records that a change to a weaker mode was not answered.
     pub(crate) fn mode_is_in_doubt(&self) {
         self.mode_in_doubt.store(true, Ordering::Release);
     }
@@ -179,19 +180,19 @@ impl LeaseHandle {
         self.mode_in_doubt.load(Ordering::Acquire)
     }
 
-    /// An acquisition with the lease's token was not answered, and may be carried out until then: after the lease's
-    /// release it would take the lock for nobody.
+    /// Records that an acquisition with the lease's token was not answered, and may be carried out
+    /// until then. After the lease's release it would take the lock without a holder.
     pub(crate) fn is_in_doubt_until(&self, until: Moment) {
         self.in_doubt_ns.fetch_max(until.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Until when one may be.
+    /// Until when an unanswered acquisition may be carried out.
     pub(crate) fn in_doubt_until(&self) -> Option<Moment> {
         let until = self.in_doubt_ns.load(Ordering::Acquire);
         (until > 0).then(|| Moment::from_nanos(until))
     }
 
-    /// The request that was to change the length is no longer on the way.
+    /// Records that the request to change the length is no longer on the way.
     pub(crate) fn change_done(&self) {
         self.state().changing = false;
         self.request_done();
@@ -212,7 +213,7 @@ impl LeaseHandle {
         }
     }
 
-    /// Takes in a renewal's success; what the lease lasts if it still holds.
+    /// Records a renewal's success; returns what is left of the lease if it still holds.
     pub(crate) fn renewed(&self, sent_at: Moment, ttl: Ttl, now: Moment) -> Option<Lasting> {
         let mut state = self.state();
         let proven = state.proven(ttl);
@@ -226,8 +227,8 @@ impl LeaseHandle {
         held.then_some(lasting)
     }
 
-    /// Takes in that a renewal failed; whether the lease may hold all the same. The leases of a store that
-    /// is not in its place any more are void: others meet in another.
+    /// Records that a renewal failed; returns whether the lease may still hold. If the store's
+    /// directory was moved or removed, its leases are void: other processes use another one.
     pub(crate) fn renewal_failed(&self, error: &Error, now: Moment) -> bool {
         let mut state = self.state();
         state.lease.renewal_failed();
@@ -240,7 +241,7 @@ impl LeaseHandle {
         !is_void
     }
 
-    /// Takes in the store's word that the lease is not ours.
+    /// Records the store's answer that this lease is not held.
     pub(crate) fn refuted(&self, now: Moment) {
         self.state().lease.refuted();
         self.announce_loss(LossReason::Refuted, now);
@@ -251,7 +252,8 @@ impl LeaseHandle {
         self.state().lease.can_be(ttl)
     }
 
-    /// Moves on from [`Phase::Held`], and says how the store is told; `None` if another caller did before.
+    /// Leaves [`Phase::Held`], and returns the request for the store; `None` if another caller did
+    /// so before.
     pub(crate) fn begin_end(&self, afterwards: Afterwards, now: Moment) -> Option<LastRequest> {
         let mut state = self.state();
         if state.phase != Phase::Held {
@@ -277,9 +279,9 @@ impl LeaseHandle {
     }
 
     /// Returns once no request with this token is on the way, so that a release sent after it is
-    /// the last word. Each request has its own deadline, so this ends. Cancel safe.
+    /// the last request. Each request has its own deadline, so this ends. Cancel safe.
     pub(crate) async fn settled(&self) {
-        // Most often there is none, and nothing to be told of.
+        // Mostly none is on the way, and no notification is needed.
         while self.wait_for_requests() {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -290,7 +292,7 @@ impl LeaseHandle {
         }
     }
 
-    /// Has the end of the last request told; `false` when none is on the way.
+    /// Has the end of the last request notified; `false` when none is on the way.
     fn wait_for_requests(&self) -> bool {
         let mut state = self.state();
         let waits = state.requests_in_flight > 0;
