@@ -44,7 +44,7 @@ Commands:
                   does not look: to files and places in pages, and those that came out as text
   book            the documents as a book in target/book
   interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
-                  docs/interop.md; all of them, or those of these names
+                  docs/interop-trials.md; all of them, or those of these names
   picture         draws docs/picture.svg from a session that it records
   prose [--write | PART…]
                   the findings of style in all prose, or in files whose path has one of these parts; --write

@@ -12,7 +12,7 @@
 //! | [`evidence`] | terms, exceptions and tests of each promise |
 //! | [`night`] | what to type when a lock is stuck |
 //! | [`operations`] | servers, settings, what to watch and what to do |
-//! | [`interop`] | keeping locks as other libraries do |
+//! | [`interop`] | keeping locks as other libraries do: [their calls and ours](interop_calls), [trials](interop_trials) |
 //! | [`reliability`] | what was tried to break it, and what that found |
 //! | [`performance`] | what it costs, measured |
 //! | [`design`] | decisions, and what was rejected |
@@ -68,7 +68,10 @@ macro_rules! page {
         #[doc = "[guarantees.md#fencing]: crate::docs::guarantees#fencing"]
         #[doc = "[guarantees.md#what-is-not-promised]: crate::docs::guarantees#what-is-not-promised"]
         #[doc = "[installing.md]: crate::docs::operations::installing"]
+        #[doc = "[interop-calls.md]: crate::docs::interop_calls"]
+        #[doc = "[interop-trials.md]: crate::docs::interop_trials"]
         #[doc = "[interop.md]: crate::docs::interop"]
+        #[doc = "[interop.md#locks-without-expiry]: crate::docs::interop#locks-without-expiry"]
         #[doc = "[interop.md#rights]: crate::docs::interop#rights"]
         #[doc = "[jobs.md#a-script]: crate::docs::jobs#a-script"]
         #[doc = "[jobs.md#the-outcome-in-a-file]: crate::docs::jobs#the-outcome-in-a-file"]
@@ -118,6 +121,8 @@ page!(operations "operations.md"
     page!(errors "operations/errors.md");
 );
 page!(interop "interop.md");
+page!(interop_calls "interop-calls.md");
+page!(interop_trials "interop-trials.md");
 page!(reliability "reliability.md");
 page!(performance "performance.md");
 page!(design "design.md");

@@ -44,6 +44,7 @@ const RECIPES: &[(&str, &[&str], Work)] = &[
     ("leasehold run backup -- /usr/local/bin/backup ", &["backup"], Nothing),
     ("leasehold hold backup --while-pid $$ --background) || exit\necho", &["backup"], Within),
     ("leasehold run prices -s -- echo reads ", &["prices", "account/7"], Run(9)),
+    // docs/jobs.md
     ("leasehold run backup --status outcome", &["backup"], Run(1)),
     // docs/interop.md
     ("leasehold run orders --store redis://HOST --interop redisson", &["orders"], Nothing),
@@ -119,7 +120,8 @@ const WORKERS: usize = 6;
 /// Every script that people are told to type, from its page.
 fn every_recipe() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let pages = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/operations"].map(|folder| fs::read_dir(root().join(folder)));
+    let pages = folders.into_iter().flat_map(Result::unwrap).map(|entry| entry.unwrap().path());
     let pages = pages.filter(|page| page.extension().is_some_and(|it| it == "md"));
     for page in pages.chain([root().join("README.md")]) {
         let name = page.file_name().unwrap().to_str().unwrap().to_owned();
