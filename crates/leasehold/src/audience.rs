@@ -9,8 +9,7 @@ use tokio::sync::broadcast;
 use crate::audit::{KEPT, LockEvent, LockEventKind, LockEvents};
 use crate::log::LogWriter;
 
-/// To whom a client's events are told. Nothing is made, and nothing kept, before there is a reader, or
-/// a log.
+/// The readers of a client's events. It works only for readers and a log.
 #[derive(Debug, Default)]
 pub(crate) struct Audience {
     readers: OnceLock<broadcast::Sender<LockEvent>>,
@@ -31,7 +30,8 @@ impl Audience {
         LockEvents::of(receiver)
     }
 
-    /// Tells of this owner's hold, or of the client's own, and for how long the lock was closed with it.
+    /// Reports an event of this owner's hold, or of the client's own, with the length of its
+    /// cooldown.
     pub(crate) fn tell(
         &self,
         key: &Key,
@@ -43,7 +43,7 @@ impl Audience {
         self.tell_with(key, fence, owner, (closed_for, None), what);
     }
 
-    /// Tells it with the length for which the lock was closed, and what the holder noted of its work's end.
+    /// As [`tell`](Self::tell), also with the holder's note about the end of its work.
     pub(crate) fn tell_with(
         &self,
         key: &Key,
@@ -53,7 +53,7 @@ impl Audience {
         what: LockEventKind,
     ) {
         if let Some(readers) = self.readers.get() {
-            // Those that listened may have gone.
+            // The readers may have gone.
             readers.send(LockEvent { key: key.clone(), fence, what }).ok();
         }
         if let Some(log) = &self.log {

@@ -1,10 +1,10 @@
-//! The process's own thread, on which leases are renewed and left-overs are released.
+//! The process's own thread, on which leases are renewed and orphans are released.
 //!
-//! A loss is noticed there too. Nothing of this depends on how the application schedules its work.
+//! A loss is noticed there too. All this is independent of the application's schedule.
 //!
-//! One thread serves all clients, blocking ones included. It is started with the first client, has
-//! a runtime of its own, sleeps while there is nothing to do, and keeps no process alive. A fork's
-//! child does not have it, and starts one of its own with its first client.
+//! One thread serves all clients, blocking ones included. It starts with the first client, has a
+//! runtime of its own, and sleeps while it has no work. It does not keep the process alive. A
+//! fork's child does not have it, and starts one of its own with its first client.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -17,8 +17,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// As `ps -L` shows it; Linux keeps 15 characters.
 const THREAD_NAME: &str = "leasehold";
 
-/// Each generation of processes has a place of its own, so that no child waits for a lock that
-/// stood closed in its parent at the moment of the fork.
+/// Each generation of processes has an entry of its own. So a child never waits for a mutex that
+/// was locked in its parent at the moment of the fork.
 static STARTED: [Mutex<Option<Background>>; 64] = [const { Mutex::new(None) }; 64];
 
 /// The thread, while its process lives.
@@ -43,7 +43,7 @@ impl Background {
             return Ok(started.clone());
         }
         let started = Self::start_anew(process)?;
-        // An ancestor's is not even dropped: its runtime does not exist in this process.
+        // The entry of an ancestor must not be dropped: its runtime does not exist in this process.
         std::mem::forget(place.replace(started.clone()));
         Ok(started)
     }
@@ -71,7 +71,7 @@ impl Background {
                 }
             })
             .map_err(|error| {
-                // The caller may be on a runtime, where another must not simply be dropped.
+                // The caller may be on a runtime, where dropping another one panics.
                 if let Some(runtime) = take(&waiting) {
                     runtime.shutdown_background();
                 }
@@ -97,11 +97,11 @@ impl Background {
     }
 }
 
-/// Sleeps on the thread's timers, for callers that have none of their own, or whose time does not
-/// pass. Cancel safe.
+/// Sleeps on the thread's timers, for callers without timers of their own, or whose time stands
+/// still. Cancel safe.
 pub(crate) async fn sleep(pause: Duration) {
     if let Ok(background) = Background::start() {
-        // Made on the thread, so that it takes that runtime's timers and not the caller's.
+        // Made on the thread, so that it uses that runtime's timers and not the caller's.
         let sleeping = background.runtime.spawn(async move { tokio::time::sleep(pause).await });
         drop(sleeping.await);
     }

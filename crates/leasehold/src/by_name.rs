@@ -11,12 +11,12 @@ use crate::lease::held_leases;
 use crate::lease::release::Releases;
 
 impl Client {
-    /// The leases that this client and its clones hold under a name, wherever their guards are: one of
-    /// a mutex, several of a semaphore or of readers, none where it holds nothing. Sends nothing.
+    /// The leases that this client and its clones hold under a name, wherever their guards are. A
+    /// mutex has one, a semaphore or a group of readers several. Sends no request.
     ///
-    /// For code that has no guard at hand. What is held under the name is whatever the whole client
-    /// has: parts of a program that are to keep out of each other's locks have a client each, or
-    /// pass their guards along.
+    /// For code that has no guard at hand. The name finds what the whole client has. If parts of a
+    /// program should not touch each other's locks, give each a client of its own, or pass their
+    /// guards along.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -39,8 +39,8 @@ impl Client {
         Ok(self.leases_of(&key.into_key()?))
     }
 
-    /// Whether this client or a clone of it holds a lease under a name, wherever its guard is. Sends
-    /// nothing; [`inspect`](Self::inspect) asks the store who holds the lock.
+    /// Whether this client or a clone of it holds a lease under a name, wherever its guard is.
+    /// Sends no request; [`inspect`](Self::inspect) reads from the store who holds the lock.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Client {
         Ok(!self.held(key)?.is_empty())
     }
 
-    /// Gives all that this client holds under a name a new length. See [`HeldLease::renew_to`].
+    /// Sets a new length for all that this client holds under a name. See [`HeldLease::renew_to`].
     ///
     /// # Cost
     ///
@@ -57,8 +57,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`HeldLease::renew_to`], and [`ErrorKind::Lost`] where it holds nothing under the name. The
-    /// error is that of the first lease that failed; the others have the new length all the same.
+    /// As [`HeldLease::renew_to`], and [`ErrorKind::Lost`] if it holds no lease under the name. The
+    /// error is about the first lease that failed; the others have the new length anyway.
     ///
     /// # Cancel safety
     ///
@@ -68,9 +68,9 @@ impl Client {
         held_leases::renew_all(&leases, ttl).await
     }
 
-    /// Releases all that this client holds under a name; the guards that remain hold nothing. An
-    /// `Ok` says that it was held to its end. A [re-entrant lock](crate::Reentrant) is released with
-    /// all of its holds.
+    /// Releases all that this client holds under a name; the guards that remain hold no lease. An
+    /// `Ok` says that it was held to its end. A [re-entrant lock](crate::Reentrant) is released
+    /// with all of its holds.
     ///
     /// # Cost
     ///
@@ -78,8 +78,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The worst of what [`Guard::release`](crate::Guard::release) would have said of any of the
-    /// leases, and [`ErrorKind::Lost`] where it holds nothing under the name.
+    /// The worst error that [`Guard::release`](crate::Guard::release) would have returned for any
+    /// of the leases, and [`ErrorKind::Lost`] if it holds no lease under the name.
     ///
     /// # Cancel safety
     ///
@@ -88,7 +88,7 @@ impl Client {
         self.release_held_outcomes(key).await?.verdict()
     }
 
-    /// As [`release_held`](Self::release_held), and says for each lease how its release went.
+    /// As [`release_held`](Self::release_held), and reports for each lease how its release went.
     ///
     /// # Cost
     ///
@@ -96,7 +96,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Lost`] where it holds nothing under it.
+    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Lost`] if it holds no lease under it.
     ///
     /// # Cancel safety
     ///

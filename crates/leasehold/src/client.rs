@@ -76,8 +76,8 @@ impl Client {
         RwLock::new(&self.gates, key.into_key())
     }
 
-    /// Several locks that are taken together, all or none; their order does not matter. A value,
-    /// which can't fail and sends its first request when they are locked.
+    /// Several locks that are taken together, all or none, in any order. A value, which can't fail
+    /// and sends its first request when they are locked.
     pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
         Multi::new(&self.gates, keys.into_iter().map(IntoKey::into_key))
     }
@@ -189,10 +189,10 @@ impl Client {
         self.inner().look(&key.into_key()?).await
     }
 
-    /// What a Redis store has stored for a lock, in words for people: a line for each field, or no
-    /// line if nothing is stored. A quorum lists it for each node. [`inspect`](Self::inspect) is
-    /// for programs: these words may change with any version. A token is a secret, so its
-    /// fingerprint stands for it.
+    /// What a Redis store has stored for a lock, in words for people, with a line for each field
+    /// that is stored. A quorum lists it for each node. [`inspect`](Self::inspect) is for programs:
+    /// these words may change with any version. A token is a secret, so its fingerprint stands for
+    /// it.
     ///
     /// # Cost
     ///
@@ -213,10 +213,10 @@ impl Client {
         raw.map_err(|error| self.inner().explain(error, "show").on_key(&request.key))
     }
 
-    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`: a lease, a
-    /// position in a queue, or a grant of which it has no proof yet. The owner's name does not show
-    /// this, since others may have the same. Costs no request; looks at each lease that this client
-    /// has.
+    /// Whether a holder or waiter of an inspection is this client's own, by its `mark`. That is a
+    /// lease, a position in a queue, or a grant that is not confirmed yet. The owner's name does
+    /// not show this, since others may have the same. Costs no request; looks at each lease that
+    /// this client has.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -232,8 +232,8 @@ impl Client {
     }
 
     /// Describes the locks in use whose names start with `prefix`, ordered by name. A trailing `*`
-    /// in the prefix is ignored. A lock that can't be read is in [`Listing::unreadable`] and hides
-    /// no other.
+    /// in the prefix is ignored. A lock that can't be read is in [`Listing::unreadable`]; all
+    /// others are listed.
     ///
     /// # Cost
     ///
@@ -278,10 +278,10 @@ impl Client {
         Ok(findings)
     }
 
-    /// Force-releases a lease. Its holder learns of that at its next renewal. A holder that does
-    /// not renew has to look by [`is_held_by_store`](HeldLease::is_held_by_store), since the store
-    /// sends holders no message. The fence must be the one that [`inspect`](Self::inspect) showed;
-    /// another holder's lease is left alone.
+    /// Force-releases a lease. Its holder learns of that at its next renewal. The store sends
+    /// holders no message. If the lease is not renewed, its holder can look by
+    /// [`is_held_by_store`](HeldLease::is_held_by_store). The fence must be the one that
+    /// [`inspect`](Self::inspect) showed; another holder's lease is left alone.
     ///
     /// # Cost
     ///
@@ -452,7 +452,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`], but nothing is retried in the background.
+    /// As [`Guard::release`], but without retries in the background.
     ///
     /// # Cancel safety
     ///

@@ -4,30 +4,30 @@
 macro_rules! cost {
     // Parts of sentences that several classes share.
     (@call_timeout) => {
-        "[call time-out](crate::ClientBuilder::call_timeout)"
+        "[call timeout](crate::ClientBuilder::call_timeout)"
     };
     (@request_on_its_way) => {
         "It first waits for a request of the same lease that is on its way; a renewal takes at most \
          a sixth of the ttl and never more than 5 s."
     };
     (@wait) => {
-        "One round trip if the lock is free; none if a holder in this client hands its lease on. A \
-         wait in line costs one more round trip to join it, and a heartbeat for each third of the ttl \
-         or, with a ttl above 30 s, about every 10 s; those right behind the first in line send one every \
-         second, two seconds, and so on. A waiter that [competes](crate::Fairness::Barging) \
-         pays one for each try."
+        "One round trip if the lock is free; none if a holder in this client hands its lease off. A \
+         wait in the queue costs one more round trip to join it. It then costs a heartbeat for each third \
+         of the ttl, or about every 10 s with a ttl above 30 s. The second in the queue sends one every \
+         second, the third every two seconds, and so on. A waiter that \
+         [competes](crate::Fairness::Barging) pays one for each try."
     };
     (@patience) => {
         "The wait has no limit, unless [`wait_limit`](crate::LockOptions::wait_limit) sets one. A store \
          that stays away ends it after 30 s, or after \
-         [`retry_store`](crate::ClientBuilder::retry_store) where that is longer; one that says when it can \
-         grant is waited for until then."
+         [`retry_store`](crate::ClientBuilder::retry_store) if that is longer. If the store says when it can \
+         grant again, the wait continues until then."
     };
     (@limit) => {
         concat!(
-            "The wait ends at the limit. A request that is on its way then, and giving up the place \
-             in line, take at most one ", $crate::cost::cost!(@call_timeout), " more each. A program \
-             that ends after the answer leaves nothing behind."
+            "The wait ends at the limit. A request that is on its way then, and leaving the queue, \
+             take at most one ", $crate::cost::cost!(@call_timeout), " more each. A program that ends \
+             after the answer leaves nothing in the store."
         )
     };
 
@@ -37,7 +37,7 @@ macro_rules! cost {
     (trying) => {
         concat!(
             "One round trip, which takes at most one ", $crate::cost::cost!(@call_timeout), ". If the \
-             store does not answer, giving up what it may have granted takes at most one more.\n"
+             store does not answer, releasing what it may have granted takes at most one more.\n"
         )
     };
     (taking) => {
@@ -49,9 +49,9 @@ macro_rules! cost {
     (trying_again) => {
         concat!(
             "One round trip, also when the owner has the lock already. It takes at most one ",
-            $crate::cost::cost!(@call_timeout), "; if the store does not answer, giving up what it may \
-             have granted takes at most one more. A try of another task of the same owner is waited \
-             for first.\n"
+            $crate::cost::cost!(@call_timeout), "; if the store does not answer, releasing what it may \
+             have granted takes at most one more. It first waits for a try of another task of the same \
+             owner.\n"
         )
     };
     (taking_again) => {
@@ -69,30 +69,30 @@ macro_rules! cost {
     (trying_several) => {
         concat!(
             "One round trip if the store can take all of these names in one step. Otherwise one for \
-             each name, and one for each that is given back. Each takes at most one ",
-            $crate::cost::cost!(@call_timeout), "; giving up what an unanswered request may have got \
+             each name, and one for each that is released again. Each takes at most one ",
+            $crate::cost::cost!(@call_timeout), "; releasing what an unanswered request may have got \
              takes at most one more.\n"
         )
     };
     (taking_several) => {
         concat!(
-            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then that of \
+            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then the cost of \
              [`Mutex::lock`](crate::Mutex::lock) for each, one after the other.\n\n",
             $crate::cost::cost!(@patience), "\n"
         )
     };
     (taking_several_within) => {
         concat!(
-            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then that of \
+            "The cost of [`try_lock`](Self::try_lock). If one of the locks is held, then the cost of \
              [`Mutex::lock_within`](crate::Mutex::lock_within) for each, one after the other.\n\n\
-             The wait ends at the limit. A request that is on its way then, giving up the place in \
-             line, and giving back the locks that were taken, take at most one ",
+             The wait ends at the limit. A request that is on its way then, leaving the queue, and \
+             releasing the locks that were taken, take at most one ",
             $crate::cost::cost!(@call_timeout), " more each.\n"
         )
     };
     (entering_plain) => {
         concat!(
-            "One round trip if the lock is free. A waiter asks again when the server says that the \
+            "One round trip if the lock is free. A waiter tries again when the server says that the \
              key has changed, and when the holder's lease ends.\n\n",
             $crate::cost::cost!(@patience), "\n"
         )
@@ -111,16 +111,16 @@ macro_rules! cost {
     };
     (entering_plain_within) => {
         concat!(
-            "One round trip if the lock is free. A waiter asks again when the server says that the \
+            "One round trip if the lock is free. A waiter tries again when the server says that the \
              key has changed, and when the holder's lease ends.\n\n\
-             The wait ends at the limit. A request that is on its way then, and giving up what it may \
-             have got, take at most one ", $crate::cost::cost!(@call_timeout), " more each.\n"
+             The wait ends at the limit. A request that is on its way then, and releasing what it \
+             may have got, take at most one ", $crate::cost::cost!(@call_timeout), " more each.\n"
         )
     };
 
     (releasing) => {
         concat!(
-            "One round trip; none if the lease goes to the next waiter of this client. ",
+            "One round trip; none if the lease goes to the next contender of this client. ",
             $crate::cost::cost!(@request_on_its_way), " The release itself takes at most one ",
             $crate::cost::cost!(@call_timeout), ".\n"
         )
@@ -135,7 +135,7 @@ macro_rules! cost {
     (releasing_several) => {
         concat!(
             "One round trip for each lock, all at the same time; none for a lock that goes to the \
-             next waiter of this client. Each first waits for a request of its lease that is on its \
+             next contender of this client. Each first waits for a request of its lease that is on its \
              way, and then takes at most one ", $crate::cost::cost!(@call_timeout), ".\n"
         )
     };
@@ -157,8 +157,8 @@ macro_rules! cost {
     };
     (refreshing) => {
         concat!(
-            "One round trip if the lease is held. If it is gone, one to learn how, one to give it up, \
-             and one to take the lock anew. Each takes at most one ",
+            "One round trip if the lease is held. If it is gone, one to learn how, one to release it, \
+             and one to take the lock again. Each takes at most one ",
             $crate::cost::cost!(@call_timeout), ".\n"
         )
     };
@@ -170,7 +170,7 @@ macro_rules! cost {
     };
     (prolonging) => {
         concat!(
-            "One round trip if the lease is held, and one more if it had run out. Each takes at most one ",
+            "One round trip if the lease is held, and one more if it had expired. Each takes at most one ",
             $crate::cost::cost!(@call_timeout), ".\n"
         )
     };
@@ -184,7 +184,7 @@ macro_rules! cost {
     (running) => {
         concat!(
             "Nothing before the body. After it, ending the lease costs one round trip, or none if the \
-             lease goes to the next waiter of this client, and takes at most one ",
+             lease goes to the next contender of this client, and takes at most one ",
             $crate::cost::cost!(@call_timeout), ". The body has no time limit of its own.\n"
         )
     };
@@ -203,20 +203,20 @@ macro_rules! cost {
         )
     };
     (locking_and_running) => {
-        "The cost of [`lock`](Self::lock), and after the body that of a release. The body has no time \
+        "The cost of [`lock`](Self::lock), and after the body the cost of a release. The body has no time \
          limit of its own.\n"
     };
     (trying_and_running) => {
-        "The cost of [`try_lock`](Self::try_lock), and after the body that of a release. The body has \
+        "The cost of [`try_lock`](Self::try_lock), and after the body the cost of a release. The body has \
          no time limit of its own.\n"
     };
     (starting_and_running) => {
-        "The cost of [`try_start`](Self::try_start), and after the body that of a release. The body \
+        "The cost of [`try_start`](Self::try_start), and after the body the cost of a release. The body \
          has no time limit of its own.\n"
     };
     (leading) => {
         "For each term the cost of [`campaign`](Self::campaign), and of a release at its end. It goes \
-         on until it is told to stop.\n"
+         on until `stop` ends it.\n"
     };
     (observing) => {
         concat!(
@@ -243,27 +243,27 @@ macro_rules! cost {
 
     (listing) => {
         concat!(
-            "A server is asked once for every 512 of its keys, whatever their names, and once for \
-             every 128 locks that are found; the memory and embedded stores are asked once. Each \
-             request takes at most one ", $crate::cost::cost!(@call_timeout), ", or a second where that is \
-             longer, and all of them ten.\n"
+            "A server gets one request for every 512 of its keys, locks or not, and one for every 128 \
+             locks that it has. The memory and embedded stores get one in all. Each request takes at most \
+             one ", $crate::cost::cost!(@call_timeout), ", or a second if that is longer, and all of them \
+             at most ten.\n"
         )
     };
     (examining) => {
         concat!(
-            "Several round trips to each server. A server that does not answer the first is given up \
-             after one ", $crate::cost::cost!(@call_timeout), ", or a second where that is longer; all \
-             of them take at most ten.\n"
+            "Several round trips to each server. If a server does not answer the first, the examination \
+             of it ends after one ", $crate::cost::cost!(@call_timeout), ", or a second if that is longer; \
+             all of them take at most ten.\n"
         )
     };
     (closing) => {
-        "One round trip for each lease that is held or has to be given up. It waits for the releases \
+        "One round trip for each lease that is held or left behind. It waits for the releases \
          that are under way, and for all of that at most [`CLOSE_WITHIN`](crate::CLOSE_WITHIN).\n"
     };
     (connecting) => {
         concat!(
             "For a server its connection, with the handshakes of TLS and of the server, and a few \
-             round trips that ask what it is; a quorum asks its nodes at the same time. A try takes at \
+             round trips that ask what it is; a quorum connects to its nodes at the same time. A try takes at \
              most two ", $crate::cost::cost!(@call_timeout), "s. There is one try, or as many as fit \
              into [`retry_store`](crate::ClientBuilder::retry_store).\n"
         )

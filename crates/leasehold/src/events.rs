@@ -51,8 +51,8 @@ pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static 
     let _ = (name, label, value);
 }
 
-/// Something that a gauge counts while it is there, and a histogram measures when it has gone.
-/// Without metrics it reads no clock and keeps no data.
+/// Something that a gauge counts while it is there, and a histogram measures when it has gone. With
+/// metrics off it is empty, and reads no clock.
 #[derive(Debug)]
 struct Present {
     #[cfg(feature = "metrics")]

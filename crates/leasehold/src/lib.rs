@@ -424,11 +424,11 @@
 //! means. A dropped future never leaks a lease: what it may have taken is released in the
 //! background.
 //!
-//! The background needs the process to live on for the time of a request. If a program drops a
-//! future or a guard and exits at once, the store may keep a lease for its ttl, or a position in
-//! the queue for its heartbeat timeout (30 s at most). [`Client::close`] waits until all of that is
-//! released. Futures that are awaited to their end need no such care: a release has been answered
-//! by then, and a wait that fails has left the queue.
+//! The background needs the process to live on for the time of a request. A program that drops a
+//! future or a guard and exits at once may leave something in the store. A lease stays for its ttl,
+//! a position in the queue for its heartbeat timeout (30 s at most). [`Client::close`] waits until
+//! all of that is released. Futures that are awaited to their end need no such care: a release has
+//! been answered by then, and a wait that fails has left the queue.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -469,7 +469,7 @@ mod together;
 pub mod tower;
 mod waiting;
 
-/// The target of the events that tell what becomes of a single lock.
+/// The target of log events about single locks.
 const LOCK: &str = "leasehold::lock";
 
 pub use audit::{LockEvent, LockEventKind, LockEvents, LossReason};

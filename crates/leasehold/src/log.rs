@@ -1,7 +1,7 @@
 //! Writes the events of a client's leases into its store's log, if the store keeps one.
 //!
-//! Events are written after the fact, by a task of the background, and what tells them never waits: one
-//! that finds too many before it is left out, and so is one that the store does not take.
+//! A task of the background writes each event after the fact, and no caller waits for that. If too
+//! many events wait, or the store refuses them, they are left out and counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +17,14 @@ use crate::audit::LockEventKind;
 use crate::lease::outcome::Release;
 use crate::owner;
 
-/// As many events as wait to be written.
+/// How many events may wait to be written.
 const WAITING: usize = 1_024;
-/// As many as are written at once.
+/// How many are written at once.
 const AT_ONCE: usize = 128;
-/// What has waited for so many times as long as one request may take is left out.
+/// An event is left out once it has waited for this many times the time of one request.
 const PATIENCE: u32 = 2;
 
-/// Where events go that are to be written.
+/// The way to the store's log.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     queue: mpsc::Sender<Item>,
@@ -39,12 +39,12 @@ pub(crate) struct LogWriter {
 #[derive(Debug)]
 enum Item {
     Event(Box<LogEntry>, Moment),
-    /// To be told once all before it is written, or left out.
+    /// Answered once all before it is written, or left out.
     Flush(oneshot::Sender<()>),
 }
 
 impl LogWriter {
-    /// For a store that was told to keep a log.
+    /// For a store with a log.
     pub(crate) fn start(
         store: &Arc<dyn Store>,
         background: &Handle,
@@ -68,7 +68,7 @@ impl LogWriter {
         })
     }
 
-    /// Has an event written: of this owner's hold, or of the client's own.
+    /// Queues an event: of this owner's hold, or of the client's own.
     pub(crate) fn tell(
         &self,
         key: &Key,
@@ -107,7 +107,7 @@ impl LogWriter {
         }
     }
 
-    /// Returns once all that was told before is written, or left out. Cancel safe.
+    /// Returns once all that was queued before is written, or left out. Cancel safe.
     pub(crate) async fn flushed(&self) {
         let (done, told) = oneshot::channel();
         if self.queue.send(Item::Flush(done)).await.is_ok() {
@@ -120,7 +120,7 @@ impl LogWriter {
     }
 }
 
-/// Writes until nobody is left that could tell more.
+/// Writes until there is no sender left.
 async fn write(
     mut items: mpsc::Receiver<Item>,
     log: Arc<dyn LockLog>,
@@ -155,13 +155,13 @@ async fn write(
         }
         missed.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
         for done in flushes {
-            // Who asked may not wait any more.
+            // The caller may not wait any more.
             done.send(()).ok();
         }
     }
 }
 
-/// The log of a store for a reader.
+/// The log of a store, for a reader.
 pub(crate) fn of(store: &dyn Store) -> Result<Arc<dyn LockLog>> {
     store.log().ok_or_else(|| {
         let why = "this store has no place for a log; read Client::events in the process itself";

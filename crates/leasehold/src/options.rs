@@ -58,9 +58,9 @@ impl From<Duration> for WaitLimit {
 ///
 /// An option that is not set leaves the lock's setting as it is. A new lock starts with its
 /// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong
-/// setting. A kind of lock ignores options that it has no use for: a job [once per
-/// period](crate::OncePer) never waits, and the owner of a [re-entrant lock](crate::Reentrant) is
-/// its [`Owner`](crate::Owner).
+/// setting. A kind of lock ignores options that it has no use for. A job [once per
+/// period](crate::OncePer) starts at once or is skipped, for example. The owner of a [re-entrant
+/// lock](crate::Reentrant) is its [`Owner`](crate::Owner).
 ///
 /// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
 ///
@@ -251,9 +251,8 @@ macro_rules! patience_options {
                 Ok(())
             }
 
-            /// How long to wait if the call sets no limit: without an end by default, for a time,
-            /// or for [as long as the ttl](crate::WaitLimit::Ttl). A limit of the call counts
-            /// instead.
+            /// How long to wait if the call sets no limit: for ever by default, for a time, or for
+            /// [as long as the ttl](crate::WaitLimit::Ttl). A limit of the call counts instead.
             wait_limit(limit: impl Into<crate::WaitLimit>) |options| {
                 options.wait_limit = Some(limit.into());
                 Ok(())

@@ -11,12 +11,12 @@ use sha2::{Digest as _, Sha256};
 /// The owner of [`Reentrant`](crate::Reentrant) locks: code that has this value may take a lock
 /// again that it holds.
 ///
-/// It stands for itself and its clones, whichever task or thread they are in. Nothing is ever
-/// concluded from the task or the thread that calls: work that is spread over several passes its
-/// owner along, and two pieces of work that must exclude each other have an owner each.
+/// It stands for itself and its clones, in any task or thread: which of them calls makes no
+/// difference. Work that is spread over several tasks passes its owner along. Two pieces of work
+/// that must exclude each other have an owner each.
 ///
-/// An owner counts within one [`Client`](crate::Client) and its clones. To another client, in this
-/// process or elsewhere, it is a stranger, which waits; unless it was made [from a
+/// An owner counts within one [`Client`](crate::Client) and its clones. Another client, in this
+/// process or elsewhere, treats it as another owner, unless it was made [from a
 /// secret](Self::from_secret).
 #[derive(Clone)]
 pub struct Owner {
@@ -24,10 +24,10 @@ pub struct Owner {
     name: Option<Result<OwnerName>>,
 }
 
-/// Which owner it is.
+/// The identity of an owner.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub(crate) enum OwnerId {
-    /// By a number of this process's.
+    /// By a number of this process.
     Numbered(u64),
     /// By a digest of its secret.
     Secret([u8; 32]),
@@ -44,7 +44,7 @@ impl fmt::Debug for OwnerId {
 
 /// The identity of [`Owner::process`].
 const PROCESS: u64 = 0;
-/// The shortest secret that is taken.
+/// The shortest secret.
 const SECRET_MIN: usize = 16;
 
 impl Owner {
@@ -57,34 +57,35 @@ impl Owner {
         Self { id, name: None }
     }
 
-    /// A new owner, different from all others also of the same name. The name is for people; what
-    /// is wrong with it is told by the first method that locks.
+    /// A new owner, different from all others also of the same name. The name is for people. The
+    /// first method that locks reports a wrong name.
     #[must_use]
     pub fn named(name: impl AsRef<str>) -> Self {
         Self { name: Some(OwnerName::new(name)), ..Self::new() }
     }
 
-    /// This process: the same owner wherever it is asked for, under its name `host_pid_tag`.
+    /// This process: one owner for all callers, under its name `host_pid_tag`.
     #[must_use]
     pub fn process() -> Self {
         Self { id: OwnerId::Numbered(PROCESS), name: Some(Ok(of_this_process())) }
     }
 
     /// The owner with this secret of at least 16 bytes: the same one in every client, in other
-    /// processes and on other hosts, and after a restart. A caller that knows the secret comes in where
-    /// this owner holds a [`Reentrant`](crate::Reentrant) lock, so keep it as a password is kept.
+    /// processes and on other hosts, and after a restart. A caller that knows the secret can take a
+    /// [`Reentrant`](crate::Reentrant) lock that this owner holds, so keep it as a password is
+    /// kept.
     ///
-    /// While one process holds the lock, the others of this owner take it at once, past the line.
-    /// Each has a lease of its own, renewed by itself, and the lock comes free with the last of them. A
-    /// process that dies leaves its lease, so the lock is closed to other owners until that has run
-    /// out, and open to the one that is started in its place. Each process has a fence of its own,
-    /// above those that came before: what a dead one has on its way is refused by the fence.
+    /// While one process holds the lock, the others of this owner take it at once, before the
+    /// waiters. Each has a lease of its own, which it renews, and the lock comes free with the last
+    /// of them. The lease of a process that dies excludes other owners until it expires. Its
+    /// successor, with the same owner, takes the lock at once. Each process has a fence of its own,
+    /// above the earlier ones. So the resource refuses the late writes of a dead process.
     ///
-    /// One that waits for another owner stands in line as any contender. When its owner gets the
-    /// lock in another process meanwhile, it comes in with its next heartbeat.
+    /// While another owner holds the lock, this one queues like any contender. When its own owner
+    /// gets the lock in another process meanwhile, it gets it with its next heartbeat.
     ///
-    /// Quorums and the locks of other libraries don't have it ([`ErrorKind::Unsupported`]). Shown
-    /// is each process's own name.
+    /// Quorums and the locks of other libraries refuse such an owner ([`ErrorKind::Unsupported`]).
+    /// Each process shows its own name.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -104,7 +105,7 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a secret that is shorter.
+    /// [`ErrorKind::Config`] for a shorter secret.
     pub fn from_secret(secret: impl AsRef<[u8]>) -> Result<Self> {
         let secret = secret.as_ref();
         if secret.len() < SECRET_MIN {
@@ -119,7 +120,7 @@ impl Owner {
         Ok(Self { id: OwnerId::Secret(digest.finalize().into()), name: None })
     }
 
-    /// What binds together the holds that this owner has of a lock in several processes.
+    /// The bond of the holds that this owner has of a lock in several processes.
     pub(crate) fn bond(&self, key: &Key) -> Option<Bond> {
         let OwnerId::Secret(secret) = self.id else { return None };
         let digest = Sha256::new().chain_update(secret).chain_update(key.as_str());
@@ -150,8 +151,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// `host_pid_tag`, the default owner. The tag tells the process from those that have the same number, in
-/// other containers or later.
+/// `host_pid_tag`, the default owner. The tag distinguishes the process from processes with the
+/// same number, in other containers or later.
 pub(crate) fn of_this_process() -> OwnerName {
     static NAME: Mutex<Option<(Process, OwnerName)>> = Mutex::new(None);
     let process = Process::current();

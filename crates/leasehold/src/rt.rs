@@ -10,10 +10,10 @@ use tokio::task;
 
 use crate::background;
 
-/// tokio's timers stand still while the machine sleeps and the lease's clock does not, so no
-/// timer runs for longer than this before the clock is looked at again.
+/// tokio's timers stand still while the machine sleeps, and the lease's clock goes on. So no timer
+/// runs for longer than this before another look at the clock.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// As [`LOOK_AGAIN`], where the clock does not follow the caller's timers at all.
+/// As [`LOOK_AGAIN`], if the clock does not follow the caller's timers at all.
 const LOOK_AGAIN_STILL: Duration = Duration::from_millis(10);
 
 /// The runtime that the caller runs on.
@@ -26,7 +26,7 @@ pub(crate) fn current() -> Result<Handle> {
     })
 }
 
-/// The task that is polled here, or the thread where there is none.
+/// The task that is polled here, or the thread if there is none.
 pub(crate) fn caller() -> u64 {
     let mut caller = DefaultHasher::new();
     // Numbers of tasks and of threads may be the same: the first says which it is.
@@ -52,15 +52,15 @@ pub(crate) async fn sleep_until(clock: &dyn Clock, until: Moment) {
             if clock.now().saturating_since(before) >= pause / 2 {
                 continue;
             }
-            // A test has paused the runtime's time, so that its timers are over at once while the
-            // clock goes on as ever: asked again and again, they would keep a processor busy.
+            // A test has paused the runtime's time: its timers end at once while the clock goes on
+            // as ever. Polling them would keep a processor busy.
             pause = pause.min(LOOK_AGAIN_STILL);
         }
         background::sleep(pause).await;
     }
 }
 
-/// As [`sleep_until`], and for ever without a moment.
+/// As [`sleep_until`]; pending for ever without a moment.
 pub(crate) async fn sleep_until_some(clock: &dyn Clock, until: Option<Moment>) {
     match until {
         Some(until) => sleep_until(clock, until).await,

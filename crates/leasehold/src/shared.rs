@@ -1,6 +1,7 @@
 //! The state that all parts of one client share.
 //!
-//! It lies below the kinds of locks, waiting and guards: all of these know it, and it knows none of them.
+//! It lies below the kinds of locks, waiting and guards: all of these know it, and it knows only
+//! itself.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,31 +25,31 @@ use crate::rt;
 use crate::settings::Settings;
 use crate::waiting::wake::Hub;
 
-/// What all parts of one client share: its store, its clock, and what works in the background.
+/// What all parts of one client share: its store, its clock, and its work in the background.
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Where the work goes on that must not depend on any caller.
+    /// The runtime for work that must not depend on any caller.
     pub(crate) background: Handle,
     pub(crate) schedule: Arc<RenewalSchedule>,
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
     pub(crate) succession: Succession,
     pub(crate) config: Config,
-    /// Those of a lock that is told nothing else.
+    /// The settings of a lock without options of its own.
     pub(crate) settings: Arc<Settings>,
-    /// Who wants to know what becomes of its leases.
+    /// The readers of the leases' events.
     pub(crate) audience: Arc<Audience>,
     pub(crate) location: Arc<str>,
     process: Process,
     pub(crate) closed: CancellationToken,
-    /// As `closed`, for those that only look, as each acquisition does three times.
+    /// As `closed`, but cheaper to look at: each acquisition does so three times.
     closing: AtomicBool,
     /// Ends the schedule.
     stop: CancellationToken,
     /// When the store last answered, in nanoseconds; 0 before it ever did.
     heard_ns: AtomicU64,
-    /// The marks of tokens that have, or may have, something in the store that is no lease yet.
+    /// The marks of tokens that have, or may have, something in the store that is not a lease yet.
     pub(crate) unproven: Marks,
 }
 
@@ -78,14 +79,14 @@ impl Marks {
 }
 
 impl Inner {
-    /// Starts what a client does over time, on `background`.
+    /// Starts a client's work over time, on `background`.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         config: Config,
         background: Handle,
     ) -> Result<Arc<Self>> {
-        // What lives on the background's runtime already need not be separated from others.
+        // A store on the background's own runtime is separate from the callers already.
         let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
         let log = LogWriter::start(
             separate.as_ref().unwrap_or(&store),
@@ -126,12 +127,12 @@ impl Inner {
         Arc::clone(&self.location)
     }
 
-    /// The runtime of the caller, or the background's for one that has none.
+    /// The runtime of the caller, or the background's for a caller without one.
     pub(crate) fn here(&self) -> Handle {
         Handle::try_current().unwrap_or_else(|_| self.background.clone())
     }
 
-    /// Takes in that the store has answered.
+    /// Records that the store has answered.
     pub(crate) fn heard(&self, now: Moment) {
         self.heard_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
@@ -144,10 +145,10 @@ impl Inner {
         }
     }
 
-    /// Whether nothing is held, on its way, to be given up or to be logged.
+    /// Whether no lease is held, on its way, to be released or to be logged.
     pub(crate) fn has_nothing_left(&self) -> bool {
-        // What is on its way is held before it is on its way no more, and what is held is on its way before
-        // it is held no more: so that is looked at first and last.
+        // A lease is in the schedule before it stops being armed, and armed before it leaves the
+        // schedule. So the reaper is looked at first and last.
         self.reaper.is_idle_for_good()
             && self.schedule.holds().is_empty()
             && self.reaper.is_idle_for_good()
@@ -160,7 +161,7 @@ impl Inner {
         self.closed.cancel();
     }
 
-    /// Ends what works in the background for this client.
+    /// Ends this client's work in the background.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
         self.hub.stop();
@@ -185,7 +186,7 @@ impl Inner {
         Error::new(ErrorKind::Closed, "the client was closed").at_store(self.location())
     }
 
-    /// Whether what has this mark in the store is a place, a try or a lease of this client's.
+    /// Whether what has this mark in the store is a position, a try or a lease of this client.
     pub(crate) fn is_own(&self, mark: u32) -> bool {
         self.unproven.contains(mark)
             || self.schedule.holds().iter().any(|lease| lease.token.mark() == mark)
@@ -195,17 +196,17 @@ impl Inner {
     pub(crate) fn holds_of(&self, key: &Key) -> impl Iterator<Item = Arc<LeaseHandle>> {
         let now = self.clock.now();
         let of_the_name = self.schedule.holds().into_iter().filter(move |lease| lease.key == *key);
-        // One that is on its way to the next contender has no holder.
+        // A lease on its way to the next contender has no holder.
         of_the_name.filter(move |lease| lease.is_offered_until().is_none() && lease.is_held(now))
     }
 
-    /// Asks the store what there is under a name.
+    /// Inspects a lock.
     pub(crate) async fn look(&self, key: &Key) -> Result<Option<LockInfo>> {
         let info = self.store.inspect(key, self.config.call_timeout).await;
         info.map_err(|error| self.explain(error, "inspect").on_key(key))
     }
 
-    /// Asks holders to let go.
+    /// Requests release from holders.
     pub(crate) async fn ask(&self, request: AskRequest) -> Result<u32> {
         let answer = self.store.ask(&request, self.config.call_timeout).await;
         match answer.map_err(|error| self.explain(error, "ask").on_key(&request.key))? {

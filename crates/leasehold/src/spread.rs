@@ -17,23 +17,21 @@ use leasehold_core::{
 
 use crate::together::all;
 
-/// Several independent stores as one: each lock is in one of them, chosen by its name, and the others
-/// know nothing of it. They share the load, and one that is away takes its own locks with it and no
-/// others. It is no [quorum](crate::quorum), in which each lock is in all of them.
+/// A sharded store: several independent stores as one. Each lock is in one of them, chosen by its
+/// name, and the others know nothing of it. They share the load, and one that is away takes only
+/// its own locks with it. In a [quorum](crate::quorum), each lock is in all stores instead.
 ///
-/// A name goes to the store with the highest weight for it (rendezvous hashing), which depends on the
-/// name of the lock and on the names that the stores are given here, and on nothing else: not on their
-/// order, nor on where they are. So all clients have to give the same stores the same names. With one
-/// store more, the locks that the new one takes over are the only ones to move, one of so many as
-/// there are stores; with one less, only its own.
+/// A name goes to the store with the highest weight for it (rendezvous hashing). The weight depends
+/// on the lock's name and on the store's name in this list, and on no order or address. So all
+/// clients have to give the same stores the same names. If a store is added, only the locks that it
+/// takes over move, one in *n* with *n* stores. If one is removed, only its own locks move.
 ///
-/// **Changing the list moves locks**, and a client with the old list and one with the new would each
-/// take such a lock, in two stores. Change it while no lock that moves is held; or deploy a version that
-/// takes each lock by the old list and then by the new, as [the interop page](crate::docs) describes
-/// for any move, before the one with the new list alone. A store may move to another server
-/// under its name at any time at which its locks are free. [`examine`](crate::Client::examine) tells
-/// of locks that are in use where nobody with this list would look.
-///
+/// **Changing the list moves locks.** A client with the old list and one with the new could then
+/// hold such a lock at the same time, in two stores. Change the list while no moving lock is held.
+/// Or deploy a version first that takes each lock by the old list and then by the new, as [the
+/// interop page](crate::docs) describes for any move. A store may move to another server under its
+/// name while its locks are free. [`examine`](crate::Client::examine) finds locks in use where no
+/// client with this list would look.
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
 /// // Or "spread:a=redis://10.0.0.1,b=redis://10.0.0.2,c=redis://10.0.0.3".
@@ -64,7 +62,7 @@ impl SpreadStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] without a store, with an empty name, or where a name or a store is given
+    /// [`ErrorKind::Config`] without a store, with an empty name, or if a name or a store appears
     /// twice.
     pub fn new(stores: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Result<Self> {
         let mut by_name = BTreeMap::new();
@@ -76,7 +74,7 @@ impl SpreadStore {
                 return Err(refuse(format!("two stores have the name {name}")));
             }
         }
-        // Several stores in memory are several, though they are called the same.
+        // Several stores in memory have the same location.
         let mut places: Vec<String> = by_name.values().map(|store| store.location()).collect();
         places.retain(|place| place != "memory:");
         places.sort_unstable();
@@ -104,7 +102,7 @@ impl SpreadStore {
 
     fn place(&self, key: &Key) -> usize {
         let weights = self.stores.iter().map(|member| weight(&member.name, key)).enumerate();
-        // Of equal weights the one whose name comes last; the stores are ordered by their names.
+        // Of equal weights the last name wins; the stores are ordered by their names.
         weights.max_by_key(|(_, weight)| *weight).map_or(0, |(place, _)| place)
     }
 
@@ -121,7 +119,7 @@ impl SpreadStore {
         self.stores.iter().all(|member| can(member.store.capability()))
     }
 
-    /// What is in use in a store that it does not belong to.
+    /// Locks that are in use in a store to which they don't belong.
     async fn astray(&self, within: Duration) -> Vec<Finding> {
         if !self.are_all(|capability| capability.list) {
             return Vec::new();
@@ -151,7 +149,7 @@ impl SpreadStore {
     }
 }
 
-/// How much a store of this name wants a lock of that. It has to be the same in every version.
+/// The weight of a store for a lock. It has to be the same in every version.
 fn weight(store: &str, key: &Key) -> u64 {
     let bytes = store.bytes().chain([0]).chain(key.as_str().bytes());
     // FNV-1a over both, and splitmix64's last step, which makes each bit depend on all.
@@ -211,7 +209,8 @@ impl Store for SpreadStore {
         self.store(&request.key).leave(request, within)
     }
 
-    /// In one step where all are in one store; others are taken one after the other.
+    /// In one step if one store has all of them; otherwise the caller takes them one after the
+    /// other.
     fn acquire_all<'a>(
         &'a self,
         requests: &'a [AcquireRequest],
@@ -266,7 +265,7 @@ impl Store for SpreadStore {
         self.store(&request.key).raw(request, within)
     }
 
-    /// What a store that can't be asked has is told as unreadable, unless none can be.
+    /// A store that can't be reached counts as unreadable; if all are, that is the error.
     fn list<'a>(
         &'a self,
         request: &'a ListRequest,
@@ -304,7 +303,7 @@ impl Store for SpreadStore {
         self.store(&request.key).force_release(request, within)
     }
 
-    /// All channels as one; without one of them there is none, and waiters ask.
+    /// All channels as one. If one of them fails to open, this fails, and waiters poll.
     fn listen<'a>(
         &'a self,
         client: ClientId,
@@ -397,7 +396,7 @@ impl Store for SpreadStore {
 /// The channels of several stores.
 struct Merged {
     listeners: Vec<Box<dyn Listener>>,
-    /// Which of them is looked at first, so that a busy one silences none.
+    /// Which of them is looked at first, so that a busy one silences no other.
     turn: usize,
 }
 

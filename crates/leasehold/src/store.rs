@@ -1,9 +1,9 @@
 //! The types that stores are made of: to write one, to wrap one, or to call one directly.
 //!
-//! A client needs none of this. A store of your own implements [`Store`]; the rules that it has to
-//! carry out are in [`table`], so that a store which can keep a [`LockEntry`](table::LockEntry) and
-//! change it in one step is a few calls of that. One that stands before another and looks at its calls
-//! is a [`StoreLayer`]. Give it to [`Client::new`](crate::Client::new).
+//! A client needs only [`Store`] itself. A store of your own implements it, by the rules in
+//! [`table`]: if it can keep a [`LockEntry`](table::LockEntry) and change it in one step, it is a
+//! few calls of that. A store that stands before another and sees its calls is a [`StoreLayer`].
+//! Give either to [`Client::new`](crate::Client::new).
 //!
 //! A client's own store is [`Client::store`](crate::Client::store).
 

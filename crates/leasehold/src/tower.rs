@@ -23,14 +23,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Who gets what
+//! # Whose answer
 //!
-//! Each request is answered by the service. Those that waited are not given the answer of the one before
-//! them, which is in another process: a service that keeps what it makes, in a cache, say, looks there
-//! first, finds it, and so does the work once.
+//! The service answers each request. A waiting request does not get the answer of the one before
+//! it, which may be in another process. A service that caches its answers looks there first, finds
+//! it, and so does the work once.
 //!
-//! The lock is held until the service has its answer, which need not be until a body that streams has been
-//! read. It is renewed meanwhile. When it is lost the service's future is dropped where it stands, as in
+//! The lock is held until the service has its answer, which may be before a streamed body was read.
+//! It is renewed meanwhile. When it is lost the service's future is dropped where it stands, as in
 //! [`Mutex::run`](crate::Mutex::run).
 
 use std::error::Error as StdError;
@@ -49,7 +49,8 @@ use crate::{Client, LockOptions};
 
 /// Lets one request at a time through for each key. See the [module](self).
 ///
-/// A value: nothing is sent before a request comes. Clones share the client.
+/// A value, which sends its first request to the store with the first request to the service.
+/// Clones share the client.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service has it"]
 pub struct SingleFlightLayer<K> {
@@ -72,22 +73,22 @@ struct Gate<K> {
 }
 
 impl<K> SingleFlightLayer<K> {
-    /// A layer that asks `key_of` for the lock's name of each request; `None` lets a request through
-    /// without a lock.
+    /// A layer that gets the lock's name of each request from `key_of`; `None` lets a request
+    /// through without a lock.
     pub fn new(client: &Client, key_of: K) -> Self {
         let client = client.clone();
         Self { gate: Gate { client, key_of, options: Arc::default(), within: None } }
     }
 
-    /// How long a request waits for its turn; zero refuses at once while another is at it. Without it a
-    /// request waits for as long as it takes, or until its future is dropped.
+    /// How long a request waits for its turn; zero refuses at once while another request has the
+    /// lock. Without it a request waits until it has the lock, or until its future is dropped.
     pub fn within(mut self, limit: Duration) -> Self {
         self.gate.within = Some(limit);
         self
     }
 
-    /// How the locks are held and waited for; [`LockOptions::max_waiters`], for one, refuses those that
-    /// come when the line is full.
+    /// Options for holding and waiting. [`LockOptions::max_waiters`], for example, refuses requests
+    /// when the queue is full.
     pub fn options(mut self, options: &LockOptions) -> Self {
         self.gate.options = Arc::new(options.clone());
         self
@@ -104,14 +105,14 @@ impl<S, K: Clone> Layer<S> for SingleFlightLayer<K> {
 
 /// A request that was not answered.
 ///
-/// With a round trip to take a free lock, and one to release it, on top of what the service takes.
+/// A free lock costs a round trip to take and one to release, as well as the time of the service.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SingleFlightError<E> {
-    /// The lock could not be had, or was lost before the service had its answer. What to branch on is
-    /// [`Error::kind`]: [`Timeout`](crate::ErrorKind::Timeout) while others are at it.
+    /// The lock was not acquired, or was lost before the service had its answer. Branch on
+    /// [`Error::kind`]: [`Timeout`](crate::ErrorKind::Timeout) while others have it.
     Lock(Error),
-    /// What the service says.
+    /// The service's own error.
     Service(E),
 }
 
@@ -144,8 +145,8 @@ where
 {
     type Response = S::Response;
     type Error = SingleFlightError<S::Error>;
-    /// Cancel safe: dropping it drops the service's future, and gives up the place in line or the lease
-    /// in the background.
+    /// Cancel safe: dropping it drops the service's future, and releases the lease or the position
+    /// in the queue in the background.
     type Future = Pin<Box<dyn Future<Output = Result<S::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -153,7 +154,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The one that is ready goes along; a clone need not be.
+        // The service that is ready is used; its clone may not be.
         let clone = self.service.clone();
         let mut service = mem::replace(&mut self.service, clone);
         let Some(key) = (self.gate.key_of)(&request) else {
@@ -171,7 +172,7 @@ where
             match guard.run(|_| service.call(request)).await {
                 Ok(answer) => answer.map_err(SingleFlightError::Service),
                 Err(not) => match not.into_parts() {
-                    // What the service says says more than that its lease was over by then.
+                    // The service's error says more than the end of its lease.
                     (_, Some(Err(error))) => Err(SingleFlightError::Service(error)),
                     (error, _) => Err(SingleFlightError::Lock(error)),
                 },

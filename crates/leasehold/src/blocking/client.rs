@@ -35,8 +35,8 @@ value! {
 }
 
 value! {
-    /// What becomes of a client's leases. For threads what [`crate::LockEvents`] is for tasks.
-    #[must_use = "nothing is told to those that do not ask"]
+    /// The events of a client's leases. For threads what [`crate::LockEvents`] is for tasks.
+    #[must_use = "events are lost unless they are read"]
     LockEvents
 }
 
@@ -51,7 +51,7 @@ impl LockEvents {
     ///
     /// # Cost
     ///
-    /// No round trip. It waits until something happens, without a limit.
+    /// No round trip. It waits for an event without a limit.
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl LockEvents {
 }
 
 methods! { Client {
-    /// A mutex of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    /// A mutex of this name: a value, which can't fail and sends its first request when it is
+    /// locked.
     makes mutex(key: impl IntoKey) -> Mutex;
     /// A read-write lock of this name.
     makes rwlock(key: impl IntoKey) -> RwLock;
@@ -76,7 +77,7 @@ methods! { Client {
     makes once_per(key: impl IntoKey, period: Duration) -> OncePer;
     /// A lock of this name that `owner` may take again while it has it.
     makes reentrant(key: impl IntoKey, owner: &Owner) -> Reentrant;
-    /// A semaphore of this name with so many permits.
+    /// A semaphore of this name with `limit` permits.
     makes semaphore(key: impl IntoKey, limit: u32) -> Semaphore;
     /// The store's name for people: scheme and host or path.
     tells location() -> &str;
@@ -84,7 +85,7 @@ methods! { Client {
     tells store() -> &Arc<dyn Store>;
     /// The owner that this client's locks show by default.
     tells owner() -> &OwnerName;
-    /// Tells what becomes of this client's leases from now on.
+    /// Reports the events of this client's leases from now on.
     makes events() -> LockEvents;
     /// The last events of a lock in the log of its store, the oldest first.
     asks log(key: impl IntoKey, last: usize) -> Vec<LogEntry>, errors asking, costs request;
@@ -94,47 +95,47 @@ methods! { Client {
     tells is_own(mark: u32) -> bool;
     /// Describes a lock: its holders and its waiters. `None` if it is not in use.
     asks inspect(key: impl IntoKey) -> Option<LockInfo>, errors asking, costs request;
-    /// What a Redis store has stored for a lock, in words for people: a line for each field, and none where
-    /// nothing is stored.
+    /// What a Redis store has stored for a lock, in words for people, with a line for each field.
     asks raw(key: impl IntoKey) -> Vec<String>, errors asking, costs request;
     /// Describes the locks in use whose names start with `prefix`, ordered by name.
     asks list(prefix: impl AsRef<str>) -> Listing, errors store, costs listing;
     /// Checks whether the store is set up well for locks, and returns its findings, the worst
     /// first.
     asks examine() -> Vec<Finding>, errors store, costs examining;
-    /// Takes a lease away from its holder, which learns of it at its next renewal. The fence must
-    /// be the one that [`inspect`](Self::inspect) showed; another holder is left alone.
+    /// Force-releases a lease, whose holder learns of that at its next renewal. The fence must be
+    /// the one that [`inspect`](Self::inspect) showed; another holder's lease is left alone.
     asks force_release(key: impl IntoKey, fence: Fence) -> ForceRelease, errors asking, costs request;
-    /// Asks all holders of a lock to let go. Returns how many were asked.
+    /// Requests release from all holders of a lock. Returns how many there are.
     asks ask(key: impl IntoKey) -> u32, errors asking, costs request;
-    /// Asks the holder of one lease to let go, by the fence that [`inspect`](Self::inspect) showed.
+    /// Requests release from the holder of one lease, by the fence that [`inspect`](Self::inspect)
+    /// showed.
     asks ask_holder(key: impl IntoKey, fence: Fence) -> u32, errors asking, costs request;
-    /// Takes over a detached lease by renewing it.
+    /// Adopts a detached lease by renewing it.
     asks adopt(lease: &DetachedLease) -> Guard, errors renewing, costs adopting;
-    /// Renews a detached lease without taking it over.
+    /// Renews a detached lease without adopting it.
     asks renew(lease: &DetachedLease, ttl: Duration) -> DetachedLease, errors renewing, costs request;
-    /// Renews a detached lease, or takes the lock anew where it had run out and nobody has held the lock
-    /// since. See [`crate::Client::prolong`].
+    /// Renews a detached lease. Takes the lock again if the lease has expired and the lock had no
+    /// holder since. See [`crate::Client::prolong`].
     asks prolong(lease: &DetachedLease, ttl: Duration) -> Prolonged<DetachedLease>, errors renewing, costs prolonging;
-    /// Ends a detached lease, and keeps the lock closed for `cooldown` after if one is given. An
-    /// `Ok` says that the lease was held to its end.
+    /// Ends a detached lease, and starts a cooldown if one is given. An `Ok` says that the lease
+    /// was held to its end.
     asks release(lease: &DetachedLease, cooldown: Option<Cooldown>) -> (), errors releasing_detached, costs request;
-    /// Ends a detached lease, and says how that went.
+    /// Ends a detached lease, and reports how that went.
     asks release_outcome(lease: &DetachedLease, cooldown: Option<Cooldown>) -> Release, errors store, costs request;
     /// Releases every lease that this client holds, at the same time. An `Ok` says that all were
     /// held to their end.
     asks release_all() -> (), errors releasing_detached, costs request_in_turn_each;
-    /// Releases every lease that this client holds, and says for each how its release went.
+    /// Releases every lease that this client holds, and reports for each how its release went.
     waits release_all_outcomes() -> Releases, costs request_in_turn_each;
-    /// Gives all that this client holds under a name a new length.
+    /// Sets a new length for all that this client holds under a name.
     asks renew_held(key: impl IntoKey, ttl: Duration) -> (), errors renewing, costs request_in_turn_each;
-    /// Releases all that this client holds under a name; the guards that remain hold nothing. An
+    /// Releases all that this client holds under a name; the guards that remain hold no lease. An
     /// `Ok` says that it was held to its end.
     asks release_held(key: impl IntoKey) -> (), errors releasing_detached, costs request_in_turn_each;
-    /// Releases all that this client holds under a name, and says for each lease how that went.
+    /// Releases all that this client holds under a name, and reports for each lease how that went.
     asks release_held_outcomes(key: impl IntoKey) -> Releases, errors releasing_detached, costs request_in_turn_each;
-    /// Closes the client: nothing new can be acquired, everything held is released, and what
-    /// dropped guards left behind is given up. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at most.
+    /// Closes the client: no lock can be acquired any more, everything held is released, and so is
+    /// what dropped guards left behind. Takes [`CLOSE_WITHIN`](crate::CLOSE_WITHIN) at most.
     ///
     /// Call it before `main` returns: the process does not wait for leasehold's thread.
     asks close() -> (), errors store, costs closing;
@@ -168,8 +169,8 @@ impl Client {
         Self::builder().store(store)
     }
 
-    /// The leases that this client and its clones hold under a name, wherever their guards are. Asks
-    /// nobody. See [`crate::Client::held`].
+    /// The leases that this client and its clones hold under a name, wherever their guards are.
+    /// Sends no request. See [`crate::Client::held`].
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl Client {
         Ok(Face::of(self.0.part().held(key)?, self.0.io()))
     }
 
-    /// Whether this client or a clone of it holds a lease under a name. Asks nobody. See
+    /// Whether this client or a clone of it holds a lease under a name. Sends no request. See
     /// [`crate::Client::is_held`].
     ///
     /// # Errors
@@ -188,14 +189,14 @@ impl Client {
         self.0.part().is_held(key)
     }
 
-    /// Several locks that are taken together, all or none; their order does not matter. See
+    /// Several locks that are taken together, all or none, in any order. See
     /// [`crate::Client::multi`].
     pub fn multi<K: IntoKey>(&self, keys: impl IntoIterator<Item = K>) -> Multi {
         Face::of(self.0.part().multi(keys), self.0.io())
     }
 }
 
-/// Setters of the builder, which are those of the async one.
+/// The async builder's setters, for threads.
 macro_rules! setters {
     ($type:ident { $(
         $(#[$doc:meta])*
@@ -226,7 +227,7 @@ setters! { ClientBuilder {
     min_renewal(min_renewal: Duration);
     /// The name of the holder of this client's locks, for people.
     owner(owner: impl Into<String>);
-    /// What the locks are set to unless they say otherwise.
+    /// The options of locks that set none themselves.
     options(options: &crate::LockOptions);
     /// How long one request to the store may take.
     call_timeout(call_timeout: Duration);
@@ -236,27 +237,27 @@ setters! { ClientBuilder {
     clock(clock: Arc<dyn Clock>);
     /// Takes leases that outlive this process.
     detached(detached: bool);
-    /// The store's password, where the URL has none. Shown nowhere.
+    /// The store's password, if the URL has none. No output shows it.
     password(password: impl Into<String>);
-    /// What to log in to servers with, where the URL does not say. It may block.
+    /// The credentials for servers, if the URL has none. It may block.
     #[cfg(feature = "redis")]
     credentials(provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static);
-    /// The same for sentinels.
+    /// As `credentials`, for sentinels.
     #[cfg(feature = "redis")]
     sentinel_credentials(provide: impl Fn() -> leasehold_redis::CredentialsResult + Send + Sync + 'static);
-    /// How many events the store logs where its URL does not say so.
+    /// How many events the store logs if its URL does not say so.
     log(events: u32);
-    /// For how long a server keeps the last fence of an idle lock, where its URL does not say.
+    /// For how long a server keeps the last fence of an idle lock, if its URL does not say.
     fence_retention(length: Duration);
     /// For how long to go on trying to reach a store that is away at first.
     retry_store(length: Duration);
-    /// What to call after each failed try to reach the store.
+    /// Called after each failed try to reach the store.
     on_retry_store(tell: impl Fn(&crate::Error) + Send + Sync + 'static);
-    /// Keeps locks as another library does, so that its programs and this client's keep each other
-    /// out.
+    /// Keeps locks as another library does, so that its programs and this client's exclude each
+    /// other.
     #[cfg(feature = "interop")]
     interop(layout: leasehold_redis::interop::Layout);
-    /// Gives a lock in another library's layout that is found without any expiry this one.
+    /// Sets this expiry on a lock in another library's layout that is found without one.
     #[cfg(feature = "interop")]
     leftovers(expiry: Duration);
 } }
@@ -273,8 +274,8 @@ impl ClientBuilder {
     /// * [`ErrorKind::Config`](crate::ErrorKind::Config) – the URL or a setting can't be used.
     /// * [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) – this build leaves that store
     ///   out.
-    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and others – the store can't be
-    ///   opened or reached, or no thread can be started.
+    /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and others – the store or the
+    ///   thread fails to start.
     /// * [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) – inside an async runtime.
     ///
     /// No message repeats the URL's password.

@@ -6,8 +6,8 @@ use super::face::Face;
 use super::io::Io;
 use crate::lease::not_changed::NotChanged;
 
-/// What every type here is made of. In a fork's child it does not go: that would touch locks and
-/// sockets of the parent's.
+/// What every type here is made of. A fork's child does not drop it, since that would touch locks
+/// and sockets of the parent.
 pub(super) struct Driven<T> {
     inner: Option<(T, Io)>,
 }
@@ -43,7 +43,7 @@ impl<T> Driven<T> {
         Self::new(map(part), io)
     }
 
-    /// Waits for what uses the part up. Where waiting is wrong the part is dropped.
+    /// Waits for what uses the part up. If waiting is wrong here, the part is dropped.
     pub(super) fn end<U, F>(self, end: impl FnOnce(T) -> F) -> Result<U>
     where
         F: Future<Output = Result<U>>,
@@ -53,8 +53,8 @@ impl<T> Driven<T> {
         io.wait(end(part))
     }
 
-    /// Waits for what makes another part of this one, which comes back with an error as it is then;
-    /// where waiting is wrong, as `unchanged` says.
+    /// Waits for what makes another part of this one. With an error of the change the part comes
+    /// back as the change left it. If waiting is wrong here, it comes back as `unchanged` makes it.
     pub(super) fn change<U, N, V: Face<U>, M: Face<N>, F>(
         self,
         unchanged: impl FnOnce(T) -> N,

@@ -9,13 +9,13 @@ use super::guard::{HeldLease, into_guard};
 use super::table::{ends, guard, methods, options, value};
 use crate::kinds::election::Leader;
 
-/// How often it is looked whether to stop.
+/// How often it looks whether to stop.
 const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
 
 value! {
     /// An election with one leader at a time. For threads what [`crate::Election`] is for tasks.
     #[derive(Clone)]
-    #[must_use = "nothing is done without a campaign"]
+    #[must_use = "an election does nothing without a campaign"]
     Election
 }
 
@@ -28,12 +28,11 @@ methods! { Election {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Becomes the leader if there is none. `None` if there is one.
     asks try_campaign() -> Option<Leadership>, errors trying, costs trying;
-    /// Becomes the leader, and waits for as long as that takes. Candidates are elected in order of
-    /// arrival.
+    /// Becomes the leader, and waits until it is. Candidates are elected in order of arrival.
     asks campaign() -> Leadership, errors taking, costs taking;
     /// Becomes the leader, and waits for at most `limit`.
     asks campaign_within(limit: Duration) -> Leadership, errors taking_within, costs taking_within;
@@ -45,9 +44,9 @@ methods! { Election {
 
 impl Election {
     /// Campaigns, and runs `body` whenever this candidate leads. A thread can't be stopped from
-    /// outside, so the body returns when the lease that it is given is lost; the next campaign
-    /// begins then. Returns what a body returned that led to its end, or `None` when `stop` says so
-    /// while this candidate does not lead. See [`crate::Election::run`].
+    /// outside, so the body has to return when its lease is lost; the next campaign begins then.
+    /// Returns the output of a body that led to its end, or `None` when `stop` returns `true` while
+    /// this candidate does not lead. See [`crate::Election::run`].
     ///
     /// # Cost
     ///
@@ -55,9 +54,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those for which it is of no use to try again, such as
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Closed`](crate::ErrorKind::Closed)
-    /// and [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
+    /// Errors that another try can't mend, such as [`ErrorKind::Config`](crate::ErrorKind::Config),
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) and
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
     pub fn run<T>(
         &self,
         stop: impl Fn() -> bool,
@@ -75,7 +74,7 @@ impl Election {
             let leadership = Leadership::of(leadership, self.0.io());
             let done = body(leadership.lease());
             let led = leadership.is_held();
-            // What the body did is done, whatever becomes of the resignation.
+            // What the body did is done, even if the resignation fails.
             drop(leadership.resign());
             if led {
                 return Ok(Some(done));
@@ -83,8 +82,8 @@ impl Election {
         }
     }
 
-    /// Campaigns until `stop` says so, and calls when this candidate begins to lead and when it no
-    /// longer does. See [`crate::Election::run_callbacks`].
+    /// Campaigns until `stop` returns `true`, and calls when this candidate begins to lead and when
+    /// it no longer does. See [`crate::Election::run_callbacks`].
     ///
     /// # Cost
     ///
@@ -92,9 +91,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those for which it is of no use to try again, such as
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config), [`ErrorKind::Closed`](crate::ErrorKind::Closed)
-    /// and [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
+    /// Errors that another try can't mend, such as [`ErrorKind::Config`](crate::ErrorKind::Config),
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) and
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
     pub fn run_callbacks(
         &self,
         stop: impl Fn() -> bool,
@@ -107,7 +106,7 @@ impl Election {
     }
 }
 
-/// Returns once `stop` says so.
+/// Returns once `stop` returns `true`.
 #[expect(clippy::future_not_send, reason = "it runs on the thread of its caller")]
 async fn stopped(stop: &impl Fn() -> bool) {
     while !stop() {
@@ -117,7 +116,7 @@ async fn stopped(stop: &impl Fn() -> bool) {
 
 value! {
     /// Sees leaders come and go. For threads what [`crate::Observer`] is for tasks.
-    #[must_use = "nothing is seen without looking"]
+    #[must_use = "an observer sees leaders only when it is called"]
     Observer
 }
 

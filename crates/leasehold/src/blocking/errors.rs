@@ -4,13 +4,13 @@
 macro_rules! errors {
     (waiting) => {
         "* [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) – inside an async runtime, or in a fork's \
-         child: waiting is wrong there, and nothing was asked.\n"
+         child: waiting is wrong there, and no request was sent.\n"
     };
     (store) => {
         concat!(
             "* [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) and others – the store \
-             could not be asked; [`Error::effect`](crate::Error::effect) says whether it was done all \
-             the same.\n",
+             could not be reached; [`Error::effect`](crate::Error::effect) says whether it was done \
+             anyway.\n",
             $crate::blocking::errors::errors!(waiting)
         )
     };
@@ -22,30 +22,30 @@ macro_rules! errors {
     };
     (asking_foreign) => {
         concat!(
-            "* [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) – something that is no lock of this \
-             layout stands at the key.\n",
+            "* [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) – the key has a value that is not a \
+             lock of this layout.\n",
             $crate::blocking::errors::errors!(asking)
         )
     };
     (trying_foreign) => {
         concat!(
             "* [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) – a setting that the layout \
-             has no room for.\n",
+             can't keep.\n",
             $crate::blocking::errors::errors!(asking_foreign)
         )
     };
     (taking_foreign) => {
         concat!(
             "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the limit was reached, or the \
-             retry strategy gave up.\n",
+             retry strategy ended.\n",
             $crate::blocking::errors::errors!(trying_foreign)
         )
     };
     (renewing_foreign) => {
         concat!(
             "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more.\n",
-            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; nothing \
-             was asked.\n",
+            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; no \
+             request was sent.\n",
             $crate::blocking::errors::errors!(store)
         )
     };
@@ -64,14 +64,14 @@ macro_rules! errors {
     };
     (taking) => {
         concat!(
-            "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the retry strategy gave up.\n",
+            "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the retry strategy ended.\n",
             $crate::blocking::errors::errors!(trying)
         )
     };
     (taking_within) => {
         concat!(
             "* [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) – the limit was reached, or the \
-             retry strategy gave up. The error names the holder \
+             retry strategy ended. The error names the holder \
              ([`Error::holder`](crate::Error::holder)) and how long its lease still runs \
              ([`Error::retry_after`](crate::Error::retry_after)).\n",
             $crate::blocking::errors::errors!(trying)
@@ -79,8 +79,8 @@ macro_rules! errors {
     };
     (gone) => {
         concat!(
-            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out, though nobody \
-             has held the lock since.\n",
+            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had expired, though no \
+             other holder has had the lock since.\n",
             "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was not held any more, and \
              another holder may have come.\n"
         )
@@ -88,8 +88,8 @@ macro_rules! errors {
     (renewing) => {
         concat!(
             $crate::blocking::errors::errors!(gone),
-            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; nothing \
-             was asked.\n",
+            "* [`ErrorKind::Config`](crate::ErrorKind::Config) – the ttl is out of range; no \
+             request was sent.\n",
             $crate::blocking::errors::errors!(store)
         )
     };
@@ -97,13 +97,13 @@ macro_rules! errors {
         concat!(
             $crate::blocking::errors::errors!(gone),
             $crate::blocking::errors::errors!(store),
-            "\nThe guard is gone with every error; what it held is given up in the background.\n"
+            "\nThe guard is gone with every error; what it held is released in the background.\n"
         )
     };
     (ending) => {
         concat!(
             $crate::blocking::errors::errors!(store),
-            "\nThe guard is gone with every error; what it held is given up in the background.\n"
+            "\nThe guard is gone with every error; what it held is released in the background.\n"
         )
     };
     (releasing_detached) => {
@@ -114,15 +114,15 @@ macro_rules! errors {
     };
     (changing) => {
         concat!(
-            "A guard comes with every error, held as before where that can be proven:\n\n",
-            "* [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – others are in the way.\n",
+            "A guard comes with every error, held as before if that can be proven:\n\n",
+            "* [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) – others share the lock.\n",
             $crate::blocking::errors::errors!(renewing)
         )
     };
     (running) => {
         concat!(
-            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had run out before the body \
-             ended, though nobody else took the lock.\n",
+            "* [`ErrorKind::Late`](crate::ErrorKind::Late) – the lease had expired before the body \
+             ended, though no other holder took the lock.\n",
             "* [`ErrorKind::Lost`](crate::ErrorKind::Lost) – the lease was lost before the body \
              ended.\n",
             $crate::blocking::errors::errors!(waiting),

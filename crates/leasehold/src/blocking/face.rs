@@ -11,12 +11,12 @@ use crate::lease::detached::DetachedLease;
 use crate::lease::prolonged::Prolonged;
 use crate::lease::release::{Release, Releases};
 
-/// What a part of the async API is for threads.
+/// The type for threads that stands for a part of the async API.
 pub(super) trait Face<Part>: Sized {
     fn of(part: Part, io: &Io) -> Self;
 }
 
-/// What is the same for threads.
+/// A type that tasks and threads share.
 pub(super) trait Plain {}
 
 impl Plain for () {}

@@ -37,8 +37,8 @@ value! {
     /// A view of a held lease: what the work under it needs to know. For threads what
     /// [`crate::HeldLease`] is for tasks.
     ///
-    /// Cheap to clone and to send to other threads. It does not keep the lock: that is the
-    /// [`Guard`]'s part, and once the guard is gone the view says that nothing is held.
+    /// Cheap to clone and to send to other threads. It does not keep the lock, which the [`Guard`]
+    /// does. Once the guard is gone, the view says that no lease is held.
     #[derive(Clone)]
     HeldLease
 }
@@ -46,32 +46,32 @@ value! {
 methods! { HeldLease {
     /// The lock's name.
     tells key() -> &Key;
-    /// The text that is kept with the lease; empty where none was given.
+    /// The text that is kept with the lease; empty if none was set.
     tells metadata() -> &str;
-    /// How many of a semaphore's permits it is; `None` for other kinds of locks.
+    /// How many of a semaphore's permits it has; `None` for other kinds of locks.
     tells permits() -> Option<u32>;
     /// The fencing token of this lease.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) once the lease is lost: nothing may be begun
-    /// under it. For logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) once the lease is lost: no work may begin under
+    /// it. For logs there is [`fence_even_if_lost`](Self::fence_even_if_lost).
     checks fence() -> Fence;
     /// The fencing token, whether or not the lease still holds; for logs.
     tells fence_even_if_lost() -> Fence;
-    /// How the lease was lost, if it was while its guard lived; with the error of the last renewal that
-    /// failed. Sends nothing.
+    /// How the lease was lost, if it was while its guard lived, with the error of the last failed
+    /// renewal. Sends no request.
     tells loss() -> Option<Loss>;
-    /// Whether the longest hold (`max_hold`) is over, or so nearly that the lease runs to its end and no
-    /// further. Tells a loss that had to come from any other.
+    /// Whether the longest hold (`max_hold`) has ended, or ends with the lease as it is now. It
+    /// distinguishes an expected loss from any other.
     tells is_max_hold_over() -> bool;
 } }
 
 impl HeldLease {
-    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of the
-    /// store: the event of its end has it as [`LogEntry::result`](crate::store::LogEntry::result). To be
-    /// called before the release. The first note counts, up to 64 characters of it; without a log it is
-    /// kept nowhere. Sends nothing.
+    /// Notes how the work under the lease ended, as in `sent 120 mails` or `exit 3`, for the log of
+    /// the store: the event of its end has it as
+    /// [`LogEntry::result`](crate::store::LogEntry::result). Call it before the release. The first
+    /// note counts, up to 64 characters of it; without a log it is dropped. Sends no request.
     pub fn note_result(&self, result: &str) {
         self.0.part().note_result(result);
     }
@@ -80,8 +80,8 @@ impl HeldLease {
 /// A view of the leases that were taken together. For threads what [`crate::HeldLeases`] is for
 /// tasks.
 ///
-/// Cheap to clone. It does not keep the locks: that is the [`MultiGuard`](super::MultiGuard)'s part,
-/// and once the guard is gone the view says that nothing is held.
+/// Cheap to clone. It does not keep the locks, which the [`MultiGuard`](super::MultiGuard) does.
+/// Once the guard is gone, the view says that no lease is held.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ methods! { HeldLeases {
     checks fences() -> Vec<(Key, Fence)>;
 } }
 
-/// What is asked of one lease and of several in the same words.
+/// What one lease and several have in common.
 macro_rules! view {
     ($type:ident) => {
         impl View for $type {
@@ -132,51 +132,50 @@ macro_rules! view {
         }
 
         methods! { $type {
-            /// Whether it is all held at this moment. Sends nothing: it compares deadlines with a
-            /// clock that also counts while the machine sleeps.
+            /// Whether it is all held at this moment. Sends no request: it compares deadlines with
+            /// a clock that also counts while the machine sleeps.
             tells is_held() -> bool;
-            /// How long it is all held for certain; zero once it is lost. Renewals push it on.
+            /// How long it is all held for certain; zero once it is lost. Renewals extend it.
             tells remaining() -> Duration;
             /// How long it is until the store may grant a lock to another holder:
             /// [`remaining`](Self::remaining) and the grace for stopping.
             tells until_deadline() -> Duration;
             /// Whether a renewal has failed or stayed unanswered; all is still held.
             tells is_at_risk() -> bool;
-            /// Passes when it is all held; for a look before each side effect.
+            /// Succeeds while it is all held; for a look before each side effect.
             ///
             /// # Errors
             ///
             /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when it is not.
             checks check() -> ();
-            /// Whether the holder has been asked to let go, as far as this client knows. Sends
-            /// nothing.
+            /// Whether a release request has reached this holder. Sends no request.
             tells is_asked() -> bool;
-            /// Asks the store how long the lease runs on there, the shortest of several; zero when
-            /// it is not held there, and lost from then on.
+            /// Reads from the store how long the lease runs on there, the shortest of several. If
+            /// the store does not have it, the answer is zero, and the lease is lost from then on.
             asks ttl() -> Duration, errors store, costs asking_each;
-            /// Asks the store whether it is still held by this very lease. One that is not is lost from
-            /// then on.
+            /// Checks whether the store still has this very lease. If it does not, the lease is
+            /// lost from then on.
             asks is_held_by_store() -> bool, errors store, costs asking_each;
-            /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when
+            /// Sets a new length: the lease expires `ttl` from now unless it is renewed, even if
             /// that is earlier than before.
             asks renew_to(ttl: Duration) -> (), errors renewing, costs request_in_turn_each;
             /// Waits until the lease is lost, or its guard is gone.
             waits lost() -> (), costs losing;
-            /// Waits until the holder is asked to let go, or the lease is lost.
+            /// Waits until there is a release request, or the lease is lost.
             waits asked() -> (), costs being_asked;
         } }
 
         impl $type {
-            /// Reports that the work makes progress, where its renewal depends on that. See
+            /// Reports that the work makes progress, if its renewal depends on that. See
             /// [`Mutex::progress_within`](super::Mutex::progress_within).
             pub fn progress(&self) {
                 self.0.part().progress();
             }
 
-            /// Waits until the lease is lost, or its guard is gone, for at most `limit`; whether it
-            /// is. For work that goes on in steps: `while !guard.lost_within(pause)? { step() }`. A
-            /// holder that is asked to let go learns of it sooner by
-            /// [`asked_within`](Self::asked_within), which also returns on a loss.
+            /// Waits until the lease is lost, or its guard is gone, for at most `limit`; returns
+            /// whether it is. For work that goes on in steps: `while !guard.lost_within(pause)? {
+            /// step() }`. By [`asked_within`](Self::asked_within), which also returns on a loss, a
+            /// holder learns of a release request sooner.
             ///
             /// # Cost
             ///
@@ -189,8 +188,8 @@ macro_rules! view {
                 self.0.wait(|lease| within(limit, lease.lost()))
             }
 
-            /// Waits until the holder is asked to let go, or the lease is lost, for at most
-            /// `limit`. Returns whether it was asked.
+            /// Waits until there is a release request, or the lease is lost, for at most `limit`.
+            /// Returns whether there is a request.
             ///
             /// # Cost
             ///
@@ -204,8 +203,8 @@ macro_rules! view {
                 Ok(self.is_asked())
             }
 
-            /// A token that is cancelled when the lease is lost or given up. Threads can look at
-            /// it; async code can await it. In a fork's child it is cancelled.
+            /// A token that is cancelled when the lease is lost or its guard is gone. Threads can
+            /// look at it; async code can await it. In a fork's child it is cancelled.
             #[must_use]
             pub fn cancellation_token(&self) -> CancellationToken {
                 if self.0.io().is_ours() {
@@ -233,7 +232,7 @@ pub(super) async fn within(limit: Duration, happens: impl Future<Output = ()>) -
     }
 }
 
-/// What the guard of one kind of lock has beside the plain [`Guard`].
+/// What the guard of one kind of lock has in addition to the plain [`Guard`].
 macro_rules! into_guard {
     ($type:ident) => {
         impl $type {

@@ -57,14 +57,14 @@ value! {
 }
 
 methods! { Plain {
-    /// What these locks are set to unless they say otherwise.
+    /// The options of these locks.
     sets options(options: &crate::LockOptions);
-    /// The lock of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    /// The lock of this name: a value, which can't fail and sends its first request when it is
+    /// locked.
     makes mutex(key: impl IntoKey) -> PlainMutex;
     /// The text that is kept with the holder's lease; `None` if the lock is not held.
     asks metadata(key: impl IntoKey) -> Option<Metadata>, errors asking_foreign, costs request;
-    /// Releases what is held, and ends what goes on in the background. Call it before `main`
-    /// returns.
+    /// Releases what is held, and ends the work in the background. Call it before `main` returns.
     asks close() -> (), errors store, costs closing;
 } }
 
@@ -87,8 +87,8 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a layout of Redisson's,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a layout of Redisson,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when the thread can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         made(|| crate::Plain::new(store)).map(Self)
     }
@@ -105,7 +105,7 @@ value! {
 methods! { PlainMutex {
     /// The length of a lease: 10 ms to 30 days, by default the client's.
     sets ttl(ttl: Duration);
-    /// How long before the server can grant the lock to another holder a loss is told.
+    /// How early a loss is reported, before the server can grant the lock to another holder.
     sets stop_grace(grace: Duration);
     /// Whether leases are renewed in the background; they are by default.
     sets renew(renew: bool);
@@ -117,31 +117,31 @@ methods! { PlainMutex {
     sets metadata(metadata: impl AsRef<str>);
     /// The name of the holder, for people.
     sets owner(owner: impl AsRef<str>);
-    /// When to try again while waiting, and when to give up, in place of being woken.
+    /// When to try again while waiting, and when to stop waiting, in place of being woken.
     sets retry(strategy: impl RetryStrategy);
-    /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
+    /// Stops waiting at once if the holder's lease, as it is now, expires after the time to wait.
     sets give_up_early(give_up_early: bool);
-    /// For how long to wait where the call says nothing: for ever by default.
+    /// How long to wait if the call sets no limit: for ever by default.
     sets wait_limit(limit: impl Into<crate::WaitLimit>);
-    /// Sets what these options have.
+    /// Sets these options.
     sets options(options: &crate::LockOptions);
     /// The lock's name.
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` if another holder has it.
     asks try_lock() -> Option<PlainGuard>, errors trying_foreign, costs trying;
-    /// Takes the lock, and waits for as long as that takes.
+    /// Takes the lock, and waits until it is free.
     asks lock() -> PlainGuard, errors taking_foreign, costs entering_plain;
     /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     asks lock_within(limit: Duration) -> PlainGuard, errors taking_foreign, costs entering_plain_within;
 } }
 
 impl PlainMutex {
-    /// Renews the lease of `guard`, or takes the lock anew; `None` if the lease is gone and another holder
-    /// has the lock. See [`crate::interop::PlainMutex::relock`].
+    /// Renews the lease of `guard`, or takes the lock again; `None` if the lease is gone and
+    /// another holder has the lock. See [`crate::interop::PlainMutex::relock`].
     ///
     /// # Cost
     ///
@@ -172,7 +172,7 @@ guard! {
 methods! { PlainGuard {
     /// Ends the lease. An `Ok` says that it was held to its end.
     ends release() -> (), errors releasing_foreign, costs request_in_turn;
-    /// Ends the lease, and says how that went.
+    /// Ends the lease, and reports how that went.
     ends release_outcome() -> Release, errors ending, costs request_in_turn;
 } }
 
@@ -194,15 +194,15 @@ impl View for PlainLease {
 methods! { PlainLease {
     /// The lock's name.
     tells key() -> &Key;
-    /// The token that stands in the server for this lease. A secret.
+    /// The token that the server has for this lease. A secret.
     tells token() -> String;
-    /// The text that is kept with the lease; empty where none was given.
+    /// The text that is kept with the lease; empty if none was set.
     tells metadata() -> &str;
-    /// Whether the lease is held at this moment. Sends nothing.
+    /// Whether the lease is held at this moment. Sends no request.
     tells is_held() -> bool;
-    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    /// How long the lease is held for certain; zero once it is lost. Renewals extend it.
     tells remaining() -> Duration;
-    /// Passes while the lease is held.
+    /// Succeeds while the lease is held.
     ///
     /// # Errors
     ///
@@ -211,11 +211,11 @@ methods! { PlainLease {
     /// Waits until the lease is lost, in time or because another program has ended it, or its guard is
     /// gone.
     waits lost() -> (), costs losing;
-    /// Asks the server how long the lease runs on there; zero when it is not held there.
+    /// Reads from the server how long the lease runs on there; zero when it is not held there.
     asks ttl() -> Duration, errors store, costs request;
-    /// Asks the server whether the lock is still held by this very lease.
+    /// Checks whether the server still has this very lease.
     asks is_held_by_store() -> bool, errors store, costs request;
-    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when that is
+    /// Sets a new length: the lease expires `ttl` from now unless it is renewed, even if that is
     /// earlier than before.
     asks renew_to(ttl: Duration) -> (), errors renewing_foreign, costs request_in_turn;
 } }
@@ -238,13 +238,12 @@ value! {
 }
 
 methods! { Redisson {
-    /// What these locks are set to unless they say otherwise.
+    /// The options of these locks.
     sets options(options: &crate::LockOptions);
-    /// The lock of this name, which `owner` may take again while it has it. A value: nothing is sent,
-    /// and nothing can fail before it is locked.
+    /// The lock of this name, which `owner` may take again while it has it: a value, which can't
+    /// fail and sends its first request when it is locked.
     makes lock(key: impl IntoKey, owner: &Owner) -> RedissonLock;
-    /// Releases what is held, and ends what goes on in the background. Call it before `main`
-    /// returns.
+    /// Releases what is held, and ends the work in the background. Call it before `main` returns.
     asks close() -> (), errors store, costs closing;
 } }
 
@@ -280,8 +279,8 @@ impl Redisson {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a layout that is not Redisson's,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no thread can be started.
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a layout of another library,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when the thread can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         made(|| crate::Redisson::new(store)).map(Self)
     }
@@ -302,38 +301,38 @@ methods! { RedissonLock {
     sets ttl(ttl: Duration);
     /// Whether leases are renewed in the background; they are by default.
     sets renew(renew: bool);
-    /// How long before the server can grant the lock to another holder a loss is told.
+    /// How early a loss is reported, before the server can grant the lock to another holder.
     sets stop_grace(grace: Duration);
-    /// When to try again while waiting, and when to give up, in place of being woken.
+    /// When to try again while waiting, and when to stop waiting, in place of being woken.
     sets retry(strategy: impl RetryStrategy);
-    /// Gives up at once when the holder's lease, as it stands, runs past the time to wait.
+    /// Stops waiting at once if the holder's lease, as it is now, expires after the time to wait.
     sets give_up_early(give_up_early: bool);
-    /// For how long to wait where the call says nothing: for ever by default.
+    /// How long to wait if the call sets no limit: for ever by default.
     sets wait_limit(limit: impl Into<crate::WaitLimit>);
-    /// Sets what these options have.
+    /// Sets these options.
     sets options(options: &crate::LockOptions);
     /// The lock's name.
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` when another owner has it.
     asks try_lock() -> Option<RedissonGuard>, errors trying_foreign, costs trying_again;
-    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
+    /// Takes the lock, and waits until it is free; at once when this owner has it.
     asks lock() -> RedissonGuard, errors taking_foreign, costs entering_redisson;
     /// Takes the lock, and waits for at most `limit`.
     asks lock_within(limit: Duration) -> RedissonGuard, errors taking_foreign, costs entering_redisson_within;
 } }
 
 value! {
-    /// A hold of a [`RedissonLock`]: one of those of its owner, which share one lease. For threads
-    /// what [`crate::interop::RedissonGuard`] is for tasks.
+    /// A hold of a [`RedissonLock`]: one of its owner's, which share one lease. For threads what
+    /// [`crate::interop::RedissonGuard`] is for tasks.
     ///
     /// # Dropping is not releasing
     ///
-    /// A dropped guard counts down on leasehold's own thread, and gives the lease up there if it is the
-    /// last: soon, but at no certain moment. Drop never blocks and never panics.
+    /// A dropped guard counts down on leasehold's own thread, and the last one releases the lease
+    /// there: soon, but without a time limit. Drop never blocks or panics.
     #[must_use = "dropping the guard counts down in the background; end it by a call to be sure"]
     #[clippy::has_significant_drop]
     RedissonGuard
@@ -342,7 +341,7 @@ value! {
 methods! { RedissonGuard {
     /// The lock's name.
     tells key() -> &Key;
-    /// The number of the lease in a fenced lock, for the resource that is protected; `None` in a
+    /// The fencing token of the lease in a fenced lock, for the protected resource; `None` in a
     /// lock without fences.
     ///
     /// # Errors
@@ -351,11 +350,11 @@ methods! { RedissonGuard {
     checks token() -> Option<u64>;
     /// How many guards this owner has of the lock at this moment.
     tells holds() -> u32;
-    /// Whether the lease is held at this moment. Sends nothing.
+    /// Whether the lease is held at this moment. Sends no request.
     tells is_held() -> bool;
     /// How long the lease is held for certain; zero once it is lost.
     tells remaining() -> Duration;
-    /// Passes while the lease is held.
+    /// Succeeds while the lease is held.
     ///
     /// # Errors
     ///
@@ -367,7 +366,7 @@ methods! { RedissonGuard {
     /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
     /// remain; with 0 the lock is free.
     ends release() -> u32, errors releasing_foreign, costs releasing_hold;
-    /// Ends this hold, and says how that went.
+    /// Ends this hold, and reports how that went.
     ends release_outcome() -> Release, errors ending, costs releasing_hold;
 } }
 
@@ -375,8 +374,9 @@ methods! { RedissonGuard {
 macro_rules! lost_within {
     ($($type:ident)*) => { $(
         impl $type {
-            /// Waits until the lease is lost, or its guard is gone, for at most `limit`; whether it
-            /// is. For work that goes on in steps: `while !guard.lost_within(pause)? { step() }`.
+            /// Waits until the lease is lost, or its guard is gone, for at most `limit`; returns
+            /// whether it is. For work that goes on in steps: `while !guard.lost_within(pause)? {
+            /// step() }`.
             ///
             /// # Cost
             ///

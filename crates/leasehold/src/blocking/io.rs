@@ -28,7 +28,7 @@ impl Io {
         self.0.is_ours()
     }
 
-    /// Passes when the caller may wait here.
+    /// Succeeds if the caller may wait here.
     pub(super) fn check(&self) -> Result<()> {
         if !self.is_ours() {
             return Err(Error::new(
@@ -49,8 +49,8 @@ impl Io {
     /// Runs a future on the caller's thread until it is done, with this thread's timers and
     /// sockets. [`check`](Self::check) comes first.
     pub(super) fn wait<F: Future>(&self, future: F) -> F::Output {
-        // tokio's own `block_on` panics in places that `check` can't tell from good ones, such as
-        // a future polled without a budget; this one works wherever a thread can wait.
+        // tokio's own `block_on` panics in places that `check` accepts, such as a future polled
+        // without a budget; this one works wherever a thread can wait.
         let mut future = pin!(future);
         let signal = Arc::new(Signal::default());
         let waker = Waker::from(Arc::clone(&signal));
@@ -67,7 +67,7 @@ impl Io {
     }
 }
 
-/// Passes outside of an async runtime.
+/// Succeeds outside of an async runtime.
 pub(super) fn check_caller() -> Result<()> {
     match Handle::try_current() {
         Ok(_) if is_polled() => Err(Error::new(
@@ -85,9 +85,9 @@ pub(super) fn check_caller() -> Result<()> {
 
 /// Whether a tokio runtime is polling the caller at this moment.
 ///
-/// A runtime's handle is at hand in `spawn_blocking` too, where waiting is right. What tells the
-/// two apart without a panic is the budget: what tokio polls may take a limited number of steps
-/// before it has to yield, and other code may take any number.
+/// A runtime's handle is available in `spawn_blocking` too, where waiting is right. The budget
+/// distinguishes the two without a panic. Code that tokio polls may take a limited number of steps
+/// before it has to yield; other code may take any number.
 fn is_polled() -> bool {
     let mut context = Context::from_waker(Waker::noop());
     (0..=BUDGET_MAX).any(|_| {

@@ -1,10 +1,10 @@
 //! The same locks for threads: no runtime needed, every call waits where it stands.
 //!
 //! The types and their methods have the names and the meaning of those at the top of the crate;
-//! their own pages say what differs. All clients of a process share one thread, `leasehold`, which
-//! keeps leases renewed and gives up what guards leave behind, whatever the caller's threads do. It
-//! starts with the first client and then stays, asleep while there is nothing to do; it does not
-//! keep the process alive.
+//! their own pages say what differs. All clients of a process share one thread, `leasehold`. It
+//! renews leases and releases what guards leave behind, independently of the caller's threads. It
+//! starts with the first client and then stays, asleep while it has no work. It does not keep the
+//! process alive.
 //!
 //! Everything here can be shared between threads, and any number of them may wait at once.
 //!
@@ -24,25 +24,25 @@
 //!
 //! # Inside an async runtime
 //!
-//! A call that would wait is refused with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when it
-//! is made by code that tokio polls: it would hold up every task of that thread. Use the async API
+//! tokio must not poll code that waits here, since all tasks of that thread would wait with it.
+//! Such a call is refused with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse). Use the async API
 //! there, or `spawn_blocking`, where these calls work. Dropping is fine anywhere. Code under
-//! `tokio::task::unconstrained` can't be told from code in `spawn_blocking`: a call there is not
-//! refused, and holds up its thread.
+//! `tokio::task::unconstrained` looks like code in `spawn_blocking`: a call there passes, and
+//! blocks its thread.
 //!
 //! # At the end of the process
 //!
-//! What a guard leaves behind is given up while the process lives. Call [`Client::close`] before
-//! `main` returns. Functions that run after it (`atexit`, destructors of thread-local values and of
-//! a C library) come too late: calls are refused there, or find no thread any more, and a guard in a
-//! `static` is never dropped. Such a lease ends with its ttl.
+//! leasehold's thread releases what a guard leaves behind while the process lives. Call
+//! [`Client::close`] before `main` returns. Functions that run after it (`atexit`, destructors of
+//! thread-local values and of a C library) come too late: calls there are refused, or find no
+//! thread. A guard in a `static` is never dropped. Such a lease expires.
 //!
 //! # After `fork`
 //!
-//! The thread does not exist in a child made by `fork`. What the child inherits holds nothing:
-//! calls that would wait are refused with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse), and
-//! dropping leaks a little memory and touches nothing of the parent's. The child can make clients
-//! of its own.
+//! The thread does not exist in a child made by `fork`. The child holds no lease. Calls on clients
+//! of the parent that would wait are refused with [`ErrorKind::Misuse`](crate::ErrorKind::Misuse).
+//! Dropping such a client or guard leaks a little memory and leaves the parent's leases alone. The
+//! child can make clients of its own.
 
 mod client;
 mod driven;

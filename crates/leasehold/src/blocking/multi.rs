@@ -21,17 +21,17 @@ value! {
 options!(Multi: holding_options owner_option waiting_options patience_options);
 
 methods! { Multi {
-    /// The names, in the order in which they are waited for.
+    /// The names, in the order in which a caller waits for them.
     ///
     /// # Errors
     ///
-    /// What is wrong with the names, or the first setting that is wrong.
+    /// The error of the names, or of the first wrong setting.
     checks keys() -> &[Key];
     /// Tries to take all of the locks, once. `None` if another holder has one of them.
     asks try_lock() -> Option<MultiGuard>, errors trying, costs trying_several;
-    /// Takes all of the locks, and waits for as long as that takes. After an error nothing is held.
+    /// Takes all of the locks, and waits until they are free. After an error no lock is held.
     asks lock() -> MultiGuard, errors taking, costs taking_several;
-    /// Takes all of the locks, and waits for at most `limit` in all. After an error nothing is
+    /// Takes all of the locks, and waits for at most `limit` in all. After an error no lock is
     /// held.
     asks lock_within(limit: Duration) -> MultiGuard, errors taking_within, costs taking_several_within;
 } }
@@ -77,12 +77,12 @@ guard! {
 methods! { MultiGuard {
     /// Ends all leases, at the same time. An `Ok` says that all were held to their end.
     ends release() -> (), errors releasing, costs releasing_several;
-    /// Ends all leases, at the same time, and keeps the locks closed for `cooldown` after.
+    /// Ends all leases, at the same time, and starts `cooldown` for each lock.
     ends release_with_cooldown(cooldown: crate::Cooldown) -> (), errors releasing, costs request_in_turn_each;
 } }
 
 impl MultiGuard {
-    /// Ends all leases, at the same time, and says for each how its release went.
+    /// Ends all leases, at the same time, and reports for each how its release went.
     ///
     /// # Cost
     ///
@@ -92,7 +92,7 @@ impl MultiGuard {
     ///
     #[doc = super::errors::errors!(waiting)]
     ///
-    /// The leases are given up in the background then.
+    /// The leases are then released in the background.
     pub fn release_outcomes(self) -> Result<Releases> {
         self.0.end(|guard| async move { Ok(guard.release_outcomes().await) })
     }

@@ -15,9 +15,9 @@ value! {
     /// A lock that one holder has at a time, in any process that uses the same store. For threads
     /// what [`crate::Mutex`] is for tasks.
     ///
-    /// A value: making one sends nothing and cannot fail. What is wrong with a name or a setting is
-    /// told by the first method that locks. It is not re-entrant: locking twice in one thread waits
-    /// for itself.
+    /// A value, which can't fail and sends its first request when it is locked. The first method
+    /// that locks reports a wrong name or setting. It is not re-entrant: a thread that locks it
+    /// twice waits for itself.
     #[derive(Clone)]
     #[must_use = "a mutex does nothing until it is locked"]
     Mutex
@@ -30,15 +30,15 @@ methods! { Mutex {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` if another holder has it.
     asks try_lock() -> Option<Guard>, errors trying, costs trying;
-    /// Takes the lock, and waits for as long as that takes.
+    /// Takes the lock, and waits until it is free.
     asks lock() -> Guard, errors taking, costs taking;
     /// Takes the lock, and waits for at most `limit`; with a limit of zero it tries once.
     asks lock_within(limit: Duration) -> Guard, errors taking_within, costs taking_within;
-    /// Asks the holder of the lock to let go; `false` if the lock is not held.
+    /// Requests release from the holder of the lock; `false` if the lock is not held.
     asks ask() -> bool, errors asking, costs request;
 } }
 
@@ -85,8 +85,8 @@ impl Mutex {
         self.try_lock()?.map(|guard| guard.run(body)).transpose()
     }
 
-    /// Renews the lease of `guard`, or takes the lock anew with a new fence; `None` if the lease is
-    /// gone and another holder has the lock. See [`crate::Mutex::relock`].
+    /// Renews the lease of `guard`, or takes the lock again with a new fence; `None` if the lease
+    /// is gone and another holder has the lock. See [`crate::Mutex::relock`].
     ///
     /// # Cost
     ///
@@ -109,8 +109,8 @@ impl Mutex {
         }
     }
 
-    /// Prolongs a lock that `guard` may still hold, or takes it anew where its lease has run out and
-    /// nobody has held the lock since. See [`crate::Mutex::prolong`].
+    /// Prolongs a lock that `guard` may still hold. Takes it again if the lease has expired and the
+    /// lock had no holder since. See [`crate::Mutex::prolong`].
     ///
     /// # Cost
     ///

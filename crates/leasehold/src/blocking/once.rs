@@ -24,14 +24,14 @@ methods! { OncePer {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
-    /// Starts the job, unless it has been started in this period or still runs: `None` then.
+    /// Starts the job. `None` if it has been started in this period already, or still runs.
     asks try_start() -> Option<OnceGuard>, errors trying, costs trying;
 } }
 
 impl OncePer {
-    /// Runs `body`, unless the job has been started in this period or still runs: `None` then. The
+    /// Runs `body`. `None` if the job has been started in this period already, or still runs. The
     /// period stays closed. See [`OnceGuard::run`].
     ///
     /// # Cost
@@ -45,8 +45,8 @@ impl OncePer {
         self.try_start()?.map(|guard| guard.run(body)).transpose()
     }
 
-    /// As [`run`](Self::run), and opens the period again when the body fails; its own error is in
-    /// the answer.
+    /// As [`run`](Self::run), and reopens the period when the body fails; its own error is in the
+    /// answer.
     ///
     /// # Cost
     ///
@@ -80,7 +80,7 @@ into_guard!(OnceGuard);
 methods! { OnceGuard {
     /// Ends the lease of a job that has failed, and reopens the period for another start.
     ends release_and_reopen() -> (), errors releasing, costs request_in_turn;
-    /// Ends the lease of a job that has failed, reopens the period, and returns how the release
+    /// Ends the lease of a job that has failed, reopens the period, and reports how the release
     /// went.
     ends release_and_reopen_outcome() -> Release, errors ending, costs request_in_turn;
 } }

@@ -25,11 +25,11 @@ methods! { Reentrant {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take the lock, once. `None` when another owner has it.
     asks try_lock() -> Option<ReentrantGuard>, errors trying, costs trying_again;
-    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
+    /// Takes the lock, and waits until it is free; at once when this owner has it.
     asks lock() -> ReentrantGuard, errors taking, costs taking_again;
     /// Takes the lock, and waits for at most `limit`.
     asks lock_within(limit: Duration) -> ReentrantGuard, errors taking_within, costs taking_again_within;
@@ -46,9 +46,9 @@ methods! { ReentrantGuard {
     /// Ends this hold, and with the last one the lease. Returns how many holds of the same owner
     /// remain; with 0 the lock is free.
     ends release() -> u32, errors releasing, costs releasing_hold;
-    /// Ends this hold, and says how that went.
+    /// Ends this hold, and reports how that went.
     ends release_outcome() -> Release, errors ending, costs releasing_hold;
-    /// Ends this hold; with the last one it ends the lease, and keeps the lock closed for
-    /// `cooldown` after. Returns how many holds of the same owner remain.
+    /// Ends this hold. The last one ends the lease and starts `cooldown`. Returns how many holds of
+    /// the same owner remain.
     ends release_with_cooldown(cooldown: crate::Cooldown) -> u32, errors releasing, costs releasing_hold;
 } }

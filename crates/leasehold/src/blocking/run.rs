@@ -1,4 +1,4 @@
-//! Running a body under a lease, on the caller's thread.
+//! Runs a body under a lease, on the caller's thread.
 
 use leasehold_core::Result;
 
@@ -14,7 +14,7 @@ pub(super) trait View {
     fn part(&self) -> &Self::Part;
 }
 
-/// Runs a body under a lease, which `end` then releases. `cooldown` says with which cool-down, by what
+/// Runs a body under a lease, which `end` then releases. `cooldown` chooses the cooldown by what
 /// the body returned.
 pub(super) fn run_under<T, G, V: View, F>(
     guard: Driven<G>,

@@ -26,18 +26,18 @@ methods! { RwLock {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take the lock for reading, once. `None` if a writer has it, or waits and goes
     /// before.
     asks try_read() -> Option<ReadGuard>, errors trying, costs trying;
-    /// Takes the lock for reading, and waits for as long as that takes.
+    /// Takes the lock for reading, and waits until it can.
     asks read() -> ReadGuard, errors taking, costs taking;
     /// Takes the lock for reading, and waits for at most `limit`.
     asks read_within(limit: Duration) -> ReadGuard, errors taking_within, costs taking_within;
     /// Tries to take the lock for writing, once. `None` if it is held, or a waiter goes before.
     asks try_write() -> Option<WriteGuard>, errors trying, costs trying;
-    /// Takes the lock for writing, and waits for as long as that takes.
+    /// Takes the lock for writing, and waits until it can.
     asks write() -> WriteGuard, errors taking, costs taking;
     /// Takes the lock for writing, and waits for at most `limit`.
     asks write_within(limit: Duration) -> WriteGuard, errors taking_within, costs taking_within;
@@ -58,7 +58,7 @@ ends!(WriteGuard);
 into_guard!(WriteGuard);
 
 impl ReadGuard {
-    /// Holds the lock alone from here on, in one step, or is refused at once. See
+    /// Makes the hold exclusive in one step, or is refused at once. See
     /// [`crate::ReadGuard::upgrade`].
     ///
     /// # Cost
@@ -85,7 +85,7 @@ impl WriteGuard {
     ///
     #[doc = super::errors::errors!(changing)]
     ///
-    /// Where waiting is wrong, the store goes on keeping other readers out.
+    /// If waiting is wrong here, the store goes on excluding other readers.
     pub fn downgrade(self) -> Result<ReadGuard, NotChanged<ReadGuard>> {
         self.0.change(crate::WriteGuard::counts_as_reader, crate::WriteGuard::downgrade)
     }

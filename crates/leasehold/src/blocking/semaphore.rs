@@ -19,24 +19,24 @@ value! {
 options!(Semaphore: holding_options owner_option waiting_options patience_options);
 
 methods! { Semaphore {
-    /// Whether a name that is in use with another limit is taken under that limit, instead of being refused.
-    /// See [`crate::Semaphore::stored_limit`].
+    /// Whether a name that is in use with another limit is taken under that limit, instead of being
+    /// refused. See [`crate::Semaphore::stored_limit`].
     sets stored_limit(stored_limit: bool);
     /// The lock's name.
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     checks key() -> &Key;
     /// Tries to take a permit, once. `None` if none is free, or if there are waiters.
     asks try_acquire() -> Option<SemaphoreGuard>, errors trying, costs trying;
-    /// Takes a permit, and waits for as long as that takes.
+    /// Takes a permit, and waits until one is free.
     asks acquire() -> SemaphoreGuard, errors taking, costs taking;
     /// Takes a permit, and waits for at most `limit`; with a limit of zero it tries once.
     asks acquire_within(limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
     /// Tries to take `n` permits at once, all or none.
     asks try_acquire_many(n: u32) -> Option<SemaphoreGuard>, errors trying, costs trying;
-    /// Takes `n` permits at once, and waits for as long as that takes.
+    /// Takes `n` permits at once, and waits until they are free.
     asks acquire_many(n: u32) -> SemaphoreGuard, errors taking, costs taking;
     /// Takes `n` permits at once, and waits for at most `limit`.
     asks acquire_many_within(n: u32, limit: Duration) -> SemaphoreGuard, errors taking_within, costs taking_within;
@@ -54,7 +54,7 @@ ends!(SemaphoreGuard);
 into_guard!(SemaphoreGuard);
 
 impl SemaphoreGuard {
-    /// Gives back `n` of the permits and keeps the others. See
+    /// Releases `n` of the permits and keeps the others. See
     /// [`crate::SemaphoreGuard::release_permits`].
     ///
     /// # Cost

@@ -31,7 +31,7 @@ macro_rules! value {
 macro_rules! options {
     ($type:ident: $($group:ident)*) => {
         impl $type {
-            /// Takes over what these options set; the rest stays as it is.
+            /// Sets what these options set; the rest stays as it is.
             pub fn options(self, options: &crate::LockOptions) -> Self {
                 Self(self.0.map(|value| value.options(options)))
             }
@@ -41,15 +41,15 @@ macro_rules! options {
     };
 }
 
-/// The methods of a type. A row begins with what the method does:
+/// The methods of a type. A row begins with a word for what the method does:
 ///
-/// * `asks` – waits for an answer that may be an error;
-/// * `waits` – waits for something to happen;
-/// * `ends` – waits for an answer, and uses the value up;
-/// * `makes` – returns another value for threads, at once;
-/// * `tells` – returns the same as in the async API, at once;
-/// * `checks` – returns the same or an error, at once;
-/// * `sets` – returns the value with something set.
+/// * `asks` – waits for an answer that may be an error.
+/// * `waits` – waits for an event.
+/// * `ends` – waits for an answer, and uses the value up.
+/// * `makes` – returns another value for threads, at once.
+/// * `tells` – returns the same as in the async API, at once.
+/// * `checks` – returns the same or an error, at once.
+/// * `sets` – returns the value with a setting changed.
 macro_rules! methods {
     ($type:ident { $(
         $(#[$doc:meta])*
@@ -169,19 +169,19 @@ macro_rules! guard {
     ($(#[$meta:meta])* $type:ident: $lease:ident, $end:expr) => {
         $(#[$meta])*
         ///
-        /// It derefs to the view of its lease, which has the fence, the time left and the loss.
+        /// It derefs to the view of its lease, which has the fencing token, the time left and the
+        /// loss.
         ///
         /// # Dropping is not releasing
         ///
-        /// A dropped guard is given up on leasehold's own thread: soon, but at no certain moment.
-        /// If the process ends first, the lease ends with its ttl. Drop never blocks and never
-        /// panics.
-        #[must_use = "dropping the guard gives it up in the background; end it by a call to be sure"]
+        /// leasehold's own thread releases the lease of a dropped guard: soon, but without a time
+        /// limit. If the process ends first, the lease expires. Drop never blocks or panics.
+        #[must_use = "dropping the guard releases it in the background; end it by a call to be sure"]
         #[clippy::has_significant_drop]
         pub struct $type(super::driven::Driven<crate::$type>, $lease);
 
         impl $type {
-            /// A view of the lease, to be given to the work.
+            /// A view of the lease, for the work.
             #[must_use]
             pub const fn lease(&self) -> &$lease {
                 &self.1
@@ -189,9 +189,10 @@ macro_rules! guard {
 
             /// Runs `body` under the lease, and releases it.
             ///
-            /// A thread can't be stopped from outside: when the lease is lost, the body goes on until
-            /// it looks. Let it look, with `check` before each side effect, and give the fence to what
-            /// it works on. A body that panics leaves the lease to be given up in the background.
+            /// A thread can't be stopped from outside: when the lease is lost, the body goes on
+            /// until it looks. Let it look, with `check` before each side effect, and give the
+            /// fencing token to the resource that it works on. If a body panics, the lease is
+            /// released in the background.
             ///
             /// # Cost
             ///
@@ -238,19 +239,19 @@ macro_rules! ends {
         $crate::blocking::table::methods! { $type {
             /// Ends the lease. An `Ok` says that it was held to its end.
             ends $release() -> (), errors releasing, costs releasing;
-            /// Ends the lease, and says how that went.
+            /// Ends the lease, and reports how that went.
             ends $outcome() -> crate::Release, errors ending, costs releasing;
-            /// Ends the lease, and keeps the lock closed for `cooldown` after.
+            /// Ends the lease, and starts `cooldown`: until its end no caller can acquire the lock.
             ends $cooldown(cooldown: crate::Cooldown) -> (), errors releasing, costs request_in_turn;
-            /// Ends the lease, keeps the lock closed for `cooldown` after, and says how that went.
+            /// Ends the lease, starts `cooldown`, and reports how that went.
             ends $cooldown_outcome(cooldown: crate::Cooldown) -> crate::Release, errors ending,
                 costs request_in_turn;
         } }
 
         impl $type {
-            /// Lets go of the lease without ending it. The lease lives on until its ttl and belongs
-            /// to the returned value. On the embedded store it ends with this process all the same,
-            /// unless the client takes leases that outlive it
+            /// Detaches the lease: it lives on, not renewed, until it expires, and belongs to the
+            /// returned value. On the embedded store it still ends with this process, unless the
+            /// client takes leases that outlive it
             /// ([`ClientBuilder::detached`](crate::blocking::ClientBuilder::detached)).
             ///
             /// # Cost

@@ -261,9 +261,9 @@ impl ClientBuilder {
         self
     }
 
-    /// The credentials for servers, if the URL has neither a password nor a `password_file`. It
-    /// counts before [`password`](Self::password). The client calls it when it first connects to
-    /// the store, when a server refuses what it returned, and before that
+    /// The credentials for servers, if the URL has no password or `password_file`. It counts before
+    /// [`password`](Self::password). The client calls it when it first connects to the store, when
+    /// a server refuses what it returned, and before that
     /// [ends](crate::redis::Credentials::valid_for). Open connections log in again then, and no
     /// lease is at risk. It may block. See
     /// [`RedisStoreBuilder::credentials`](crate::redis::RedisStoreBuilder::credentials).
@@ -291,7 +291,7 @@ impl ClientBuilder {
     }
 
     /// As [`credentials`](Self::credentials), for sentinels, which have users of their own: if the
-    /// URL has neither a `sentinel_password` nor a `sentinel_password_file`.
+    /// URL has no `sentinel_password` or `sentinel_password_file`.
     #[cfg(feature = "redis")]
     pub fn sentinel_credentials(
         mut self,
@@ -329,8 +329,8 @@ impl ClientBuilder {
     /// while the program is written, use [`interop`](crate::interop), whose types lack these
     /// features. Only for URLs of one Redis server, of sentinels, or of a cluster.
     ///
-    /// A lease goes to no other waiter of this client [without the store](Self::local_handoffs), so
-    /// that the other programs get their turn.
+    /// Each lease goes [through the store](Self::local_handoffs), so that the other programs get
+    /// their turn.
     #[cfg(feature = "interop")]
     pub fn interop(mut self, layout: leasehold_redis::interop::Layout) -> Self {
         self.layout = Some(layout);
@@ -346,9 +346,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Has the store log about this many events, up to 100 000, if its URL does not say how many
-    /// (`log=0` for none); 0 by default. A server keeps them for each lock, a directory for all
-    /// locks together. See [`Client::log`].
+    /// Has the store log about this many events, up to 100 000, if its URL has no `log` (`log=0`
+    /// turns it off); 0 by default. A server keeps them for each lock, a directory for all locks
+    /// together. See [`Client::log`].
     pub const fn log(mut self, events: u32) -> Self {
         self.log = events;
         self
@@ -494,9 +494,9 @@ impl ClientBuilder {
 
 impl Client {
     /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
-    /// `embedded:/path`, `redis://…`, `rediss://…`, `redis+unix:///path`,
-    /// `redis+sentinel://host,host/name`, `redis+cluster://host,host` (both also as `rediss+…`), and
-    /// with the feature `quorum` a majority of several:
+    /// `embedded:/path`, `redis://…`, `rediss://…` or `redis+unix:///path`.
+    /// `redis+sentinel://host,host/name` and `redis+cluster://host,host` also exist as `rediss+…`.
+    /// With the feature `quorum` there is a majority of several stores:
     ///
     /// ```text
     /// quorum+redis://[user:password@]host,host,host[/database][?setting=value&…]
@@ -519,9 +519,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a URL that can't be used, [`ErrorKind::Unsupported`] for a store
-    /// that this build leaves out, and what the store says when it can't be opened or reached. No
-    /// message repeats the URL's password.
+    /// [`ErrorKind::Config`] for an unusable URL, [`ErrorKind::Unsupported`] for a store that this
+    /// build leaves out, and what the store says when it can't be opened or reached. No message
+    /// repeats the URL's password.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,7 @@
 //! Turns a quorum's URL into the URLs of its nodes and its settings.
 //!
 //! ```text
-//! quorum:STORE,STORE,…                            stores of any sort, with settings among them
+//! quorum:STORE,STORE,…                            stores of any kind, with settings among them
 //! quorum+redis://[user:password@]HOST,HOST,…[/database][?setting=value&…]
 //! ```
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-/// What a URL of a quorum says.
+/// A quorum's URL, in parts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct QuorumUrl {
     /// May hold passwords.
@@ -147,7 +147,7 @@ fn length(name: &str, text: &str) -> Result<Duration> {
 }
 
 /// Whether the text begins with a store's URL. A host with its port, such as `redis:6380`, looks
-/// much like a scheme, so those of servers need their slashes.
+/// much like a scheme, so the schemes of servers need their slashes.
 fn starts_store(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     match scheme {
@@ -160,7 +160,7 @@ fn starts_store(text: &str) -> bool {
     }
 }
 
-/// Whether the URL of a single server names several, for which there is `quorum+redis`.
+/// Whether the URL of a single server names several hosts, for which there is `quorum+redis`.
 fn has_many_hosts(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else { return false };
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -168,7 +168,7 @@ fn has_many_hosts(url: &str) -> bool {
     matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") && hosts.contains(',')
 }
 
-/// Splits at the commas that a store or a setting comes after; others belong to a store's URL,
+/// Splits at the commas after which a store or a setting begins; others belong to a store's URL,
 /// which may have several hosts itself.
 pub(crate) fn split(list: &str) -> Vec<&str> {
     let starts = |text: &str| {

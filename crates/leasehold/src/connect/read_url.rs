@@ -6,9 +6,10 @@ use leasehold_core::Result;
 
 use crate::connect::spread_url;
 
-/// A store's URL, read but not opened: which passwords it has, and how it reads without them.
+/// A store's URL, read without opening the store: whether it has passwords, and how it reads when
+/// they are left out.
 ///
-/// For programs that hand a store on to others, or tell people which one it is.
+/// For programs that pass a store's URL on, or show people which store it is.
 ///
 /// ```
 /// use leasehold::store::StoreUrl;
@@ -36,12 +37,13 @@ impl fmt::Debug for StoreUrl {
 }
 
 impl StoreUrl {
-    /// Reads a URL by the rules by which [`Client::connect`](crate::Client::connect) does.
+    /// Reads a URL by the rules of [`Client::connect`](crate::Client::connect).
     ///
     /// # Errors
     ///
-    /// As for that: [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that can't be used, and
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a store that this build leaves out.
+    /// As for that: [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that can't be used,
+    /// and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a store that this build
+    /// leaves out.
     pub fn read(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         match scheme {
@@ -137,8 +139,8 @@ impl StoreUrl {
         ))
     }
 
-    /// The same URL without its passwords. All else stays as it was written, so a process that has the
-    /// passwords from elsewhere finds the same store by it.
+    /// The same URL without its passwords. The rest stays as it was written, so a process that has
+    /// the passwords from elsewhere finds the same store by it.
     #[must_use]
     pub fn without_passwords(&self) -> &str {
         &self.without_passwords

@@ -7,18 +7,18 @@ use leasehold_core::{Clock, Error, ErrorKind, Result, Store};
 
 use crate::spread::SpreadStore;
 
-/// Says what to log in with.
+/// Returns the credentials for a login.
 #[cfg(feature = "redis")]
 pub(crate) type Provide = Arc<dyn Fn() -> leasehold_redis::CredentialsResult + Send + Sync>;
 
-/// What a URL does not say.
+/// Settings that a URL may leave open.
 #[cfg_attr(
     not(all(feature = "embedded", feature = "redis")),
     expect(dead_code, reason = "each kind of store uses its own part")
 )]
 #[derive(Clone)]
 pub(crate) struct Options {
-    /// What a store in memory counts on.
+    /// The clock of a store in memory.
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) detached: bool,
     pub(crate) password: Option<String>,
@@ -27,14 +27,14 @@ pub(crate) struct Options {
     #[cfg(feature = "redis")]
     pub(crate) sentinel_credentials: Option<Provide>,
     pub(crate) timeout: Duration,
-    /// How many events a store logs whose URL says nothing of that.
+    /// How many events a store logs if its URL has no `log`.
     pub(crate) log: u32,
-    /// For how long a server keeps the last fence of an idle lock whose URL says nothing of that.
+    /// For how long a server keeps the last fence of an idle lock, if its URL does not say.
     pub(crate) fence_retention: Option<Duration>,
-    /// How another library keeps its locks, where they are to be kept like that.
+    /// The layout of another library's locks, to keep locks like that.
     #[cfg(feature = "interop")]
     pub(crate) layout: Option<leasehold_redis::interop::Layout>,
-    /// The expiry that such a lock is given if it is found without one.
+    /// The expiry for such a lock that is found without one.
     #[cfg(feature = "interop")]
     pub(crate) leftovers: Option<leasehold_core::Ttl>,
 }
@@ -82,7 +82,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     }
 }
 
-/// Opens all stores that locks are spread over.
+/// Opens all parts of a sharded store.
 async fn spread(list: &str, options: Options) -> Result<Arc<dyn Store>> {
     let mut stores = Vec::new();
     for (name, url) in crate::connect::spread_url::stores(list)? {
@@ -103,13 +103,13 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
     let (path, log) = directory(rest)?;
     let log = log.unwrap_or(options.log);
     let store = EmbeddedStore::options().detached(options.detached).log(log)?;
-    // Most stores are opened sooner than a thread is started.
+    // Mostly a store is opened sooner than a thread is started.
     let at_once = store.clone().at_once(true);
     let opened = path.as_ref().map_or_else(|| at_once.open_default(), |path| at_once.open(path));
     if let Ok(store) = opened {
         return Ok(Arc::new(store));
     }
-    // It reads every page and may wait for another process.
+    // Opening reads every page and may wait for another process.
     let opening = crate::rt::current()?.spawn_blocking(move || match path {
         Some(path) => store.open(path),
         None => store.open_default(),
@@ -124,10 +124,10 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
     }
 }
 
-/// The directory that stands behind `embedded:`, if any does, and how many events to log, if it is said.
+/// The directory and the number of events to log, each if the text behind `embedded:` has it.
 #[cfg(feature = "embedded")]
 fn directory(rest: &str) -> Result<(Option<String>, Option<u32>)> {
-    // As other URLs have it: nothing where a host would be, then the path.
+    // As in other URLs: an empty host, then the path.
     let path = rest.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(rest);
     if path.starts_with("//") {
         let shown = leasehold_core::escape::terminal(rest);
@@ -163,7 +163,7 @@ async fn embedded(_scheme: &str, _path: &str, _options: &Options) -> Result<Arc<
     ))
 }
 
-/// Connects, or only makes ready to, when the server need not be there.
+/// Connects, or only prepares to, if the server need not be there.
 #[cfg(feature = "redis")]
 async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Store>> {
     let builder = leasehold_redis::RedisStore::builder().connect_timeout(options.timeout);
@@ -243,7 +243,7 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
             _ => redis(node, options.clone(), true).await?,
         });
     }
-    // Several stores in memory are several, though they are called the same.
+    // Several stores in memory have the same location.
     let mut places: Vec<String> = nodes.iter().map(|node| node.location()).collect();
     places.retain(|place| place != "memory:");
     places.sort_unstable();

@@ -8,11 +8,11 @@ use super::stale::StaleFence;
 
 /// A value that can only be touched with a fence at least as high as every one before it.
 ///
-/// Check and work are one step: each method holds a plain in-process lock while it compares,
-/// raises the guard and runs what it was given. Keep those closures short, and don't use the same
-/// cell inside of one: that waits for itself.
+/// Check and work are one step: each method holds a plain in-process lock while it compares the
+/// fence, raises the record and runs the closure. Keep those closures short. Don't use the same
+/// cell inside one: that waits for itself.
 ///
-/// A panic in a closure leaves the guard raised and the value as the closure left it.
+/// A panic in a closure leaves the record raised and the value as the closure left it.
 #[derive(Debug)]
 pub struct FencedCell<T> {
     state: Mutex<State<T>>,
@@ -27,19 +27,19 @@ struct State<T> {
 }
 
 impl<T> FencedCell<T> {
-    /// A cell that has seen no fence.
+    /// A cell without a fence record.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self::with_seen(value, Fence::ZERO)
     }
 
-    /// A cell that has seen `seen`: for a value that was loaded together with its guard.
+    /// A cell with this fence record: for a value that was loaded together with its record.
     #[must_use]
     pub const fn with_seen(value: T, seen: Fence) -> Self {
         Self { state: Mutex::new(State { seen, shared: Fence::ZERO, value }) }
     }
 
-    /// Refuses every lower fence from now on, and touches nothing.
+    /// Refuses every lower fence from now on, without touching the value.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<T> FencedCell<T> {
         self.touch(fence).map(|mut state| std::mem::replace(&mut state.value, value))
     }
 
-    /// The highest fence seen, to be stored beside the value.
+    /// The highest fence seen, to be stored with the value.
     #[must_use]
     pub fn seen(&self) -> Fence {
         let state = self.state();

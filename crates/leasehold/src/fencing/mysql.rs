@@ -1,9 +1,9 @@
 //! Checks fences in MySQL and MariaDB (InnoDB), Galera clusters included.
 //!
 //! Create the table once with [`SCHEMA`]. Then begin **every** transaction that works on the
-//! protected resource, read-only ones included, with [`TOUCH`] and [`PASSES`] (or with
-//! [`TOUCH_SHARED`] and [`PASSES_SHARED`] under a [shared lease](super#shared-leases)), and
-//! **commit** it, reads too:
+//! protected resource, read-only ones included, with [`TOUCH`] and [`PASSES`]. Under a [shared
+//! lease](super#shared-leases), begin it with [`TOUCH_SHARED`] and [`PASSES_SHARED`]. **Commit**
+//! it, reads too:
 //!
 //! ```sql
 //! START TRANSACTION;
@@ -13,43 +13,44 @@
 //! COMMIT;
 //! ```
 //!
-//! [`check`] turns what [`PASSES`] says into an error: 0 means that a later holder has touched the
-//! resource, so roll back and stop. It takes two statements because the number of rows affected by
-//! the first means different things with different drivers.
+//! [`check`] turns the answer of [`PASSES`] into an error: 0 means that a later holder has touched
+//! the resource, so roll back and stop. It takes two statements because the number of rows affected
+//! by the first means different things with different drivers.
 //!
 //! The touch locks the resource's row until the transaction ends, and always changes it. So fenced
-//! transactions on one resource run one after the other, and a late one either ends before its
+//! transactions on one resource run one after the other. A stale one either ends before its
 //! successor begins or is refused afterwards. On a Galera cluster two nodes don't see each other's
 //! row locks; there the changed row is what makes the second transaction to commit fail (1213).
 //! That holds as long as you keep these rules:
 //!
-//! * The touch is the transaction's **first** statement, and the transaction was not started
-//!   `WITH CONSISTENT SNAPSHOT`: what you read before the touch could be older than the guard.
+//! * The touch is the transaction's **first** statement, and the transaction was not started `WITH
+//!   CONSISTENT SNAPSHOT`: what you read before the touch could be older than the fence record.
 //! * The work is in the same transaction, not in one that commits by itself (`autocommit`).
-//!   MariaDB's [`PASSES`] says -1 outside a transaction; MySQL can't tell.
+//!   MariaDB's [`PASSES`] says -1 outside a transaction; MySQL can't distinguish that.
 //! * The transaction commits, and nothing commits it early. `ROLLBACK` takes the touch back, so a
-//!   fenced *read* that rolls back shuts no late holder out, and many drivers roll back a
+//!   fenced *read* that rolls back excludes no stale holder, and many drivers roll back a
 //!   transaction that you drop. `ROLLBACK TO SAVEPOINT` takes the touch back as well if the
 //!   savepoint is older than the touch. `CREATE`, `ALTER`, `DROP`, `TRUNCATE`, `LOCK TABLES` and a
 //!   second `START TRANSACTION` commit what came before, so the statements after them are outside
-//!   the check. Where you can't control how transactions end, let the lease begin with a [touch
-//!   that commits by itself](super#every-touch-commits).
+//!   the check. If you can't control how transactions end, let the lease begin with a [touch that
+//!   commits by itself](super#every-touch-commits).
 //! * After a deadlock (error 1213, SQL state `40001`) the server has **ended the transaction**:
 //!   each later statement would commit by itself, unchecked. Run the transaction again, **from
-//!   `START TRANSACTION` on**. After a lock that took too long (1205) the server has undone only the
-//!   statement: `ROLLBACK`, then do the same. On Galera, `COMMIT` itself may say 1213. None of them
-//!   is a refusal.
+//!   `START TRANSACTION` on**. After a lock that took too long (1205) the server has undone only
+//!   the statement: `ROLLBACK`, then do the same. On Galera, `COMMIT` itself may say 1213. These
+//!   errors are not refusals.
 //! * All tables of the work are InnoDB, or another engine with transactions.
 //!
 //! The statements convert the resource's name to UTF-8 and keep its bytes, so connections with
-//! different character sets mean the same guard. A driver that sends bytes (`VARBINARY`) should send
-//! UTF-8.
+//! different character sets mean the same record. A driver that sends bytes (`VARBINARY`) should
+//! send UTF-8.
 //!
-//! A holder that is paused inside its transaction holds up its successor. Run [`timeouts`] once per
+//! A holder that is paused inside its transaction delays its successor. Run [`timeouts`] once per
+//! connection.
 //! connection.
 //!
 //! `./check` runs these statements on a real MariaDB server under every isolation level, and on a
-//! Galera pair, with the late holder paused before each of its statements.
+//! Galera pair, with the stale holder paused before each of its statements.
 
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ use leasehold_core::{Error, ErrorKind, Fence, Result};
 
 use super::StaleFence;
 
-/// The table of guards. May be run again.
+/// The table of fence records. May be run again.
 pub const SCHEMA: &str = "\
 CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource VARBINARY(512) NOT NULL PRIMARY KEY,
@@ -66,12 +67,12 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
     touched BIGINT NOT NULL DEFAULT 1
 ) ENGINE = InnoDB";
 
-/// Raises the guard for an exclusive lease unless it is higher already. The parameters are the
-/// resource's name (1 to 512 bytes of UTF-8) and the fence
+/// Raises the fence record for an exclusive lease unless it is higher already. The parameters are
+/// the resource's name (1 to 512 bytes of UTF-8) and the fence
 /// ([`Fence::as_i64`](crate::Fence::as_i64)).
 // The casts are for drivers that send text: between a number and a text MySQL compares as
 // floating point, which rounds above 2^53. The length is checked here because without strict mode
-// the server would cut a longer name and raise the guard of the shorter one.
+// the server would cut a longer name and raise the record of the shorter one.
 pub const TOUCH: &str = "\
 INSERT INTO leasehold_fence (resource, fence) \
 SELECT given.resource, given.fence FROM (\
@@ -88,7 +89,7 @@ guard.fence = given.fence AND guard.shared <= given.fence /*M! ) */ AS passes \
 FROM (SELECT CAST(? AS SIGNED) AS fence) AS given LEFT JOIN leasehold_fence AS guard \
 ON guard.resource = CAST(CONVERT(? USING utf8mb4) AS BINARY) FOR UPDATE";
 
-/// Raises the guard for a shared lease or for permits. Parameters as for [`TOUCH`].
+/// Raises the fence record for a shared lease or for permits. Parameters as for [`TOUCH`].
 pub const TOUCH_SHARED: &str = "\
 INSERT INTO leasehold_fence (resource, shared) \
 SELECT given.resource, given.fence FROM (\
@@ -110,8 +111,8 @@ pub const SEEN: &str = "\
 SELECT GREATEST(fence, shared) AS seen FROM leasehold_fence \
 WHERE resource = CAST(CONVERT(? USING utf8mb4) AS BINARY)";
 
-/// Settings for a connection that does fenced work: a touch waits at most `ttl` (whole seconds, at
-/// least one) for the row, and MariaDB ends a connection whose transaction is idle for as long.
+/// Settings for a connection that does fenced work. A touch waits at most `ttl` for the row (whole
+/// seconds, at least one), and MariaDB ends a connection whose transaction is idle for as long.
 /// MySQL has no such limit for a single transaction; set `wait_timeout` there.
 #[must_use]
 pub fn timeouts(ttl: Duration) -> String {
@@ -122,12 +123,12 @@ pub fn timeouts(ttl: Duration) -> String {
     )
 }
 
-/// Judges what [`PASSES`] or [`PASSES_SHARED`] said (its first column, `None` for NULL).
+/// Judges the answer of [`PASSES`] or [`PASSES_SHARED`] (its first column, `None` for NULL).
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Lost`] with a [`StaleFence`] as its cause when a later holder has touched the
-/// resource, and [`ErrorKind::Misuse`] when the statement ran outside a transaction or the name is
+/// resource. [`ErrorKind::Misuse`] when the statement ran outside a transaction, or the name is
 /// empty or longer than 512 bytes. In all cases: roll back.
 pub fn check(passes: Option<i64>, given: Fence) -> Result<()> {
     let misuse = |message| Err(Error::new(ErrorKind::Misuse, message));

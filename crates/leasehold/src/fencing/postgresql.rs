@@ -11,39 +11,39 @@
 //! COMMIT;
 //! ```
 //!
-//! If no row comes back, and no row counts as affected, a later holder has touched the resource:
-//! roll back and stop. [`passed`](super::passed) turns the count into an error; [`SEEN`] tells
-//! which fence the later holder had.
+//! If no row comes back, a later holder has touched the resource: roll back and stop. The number of
+//! affected rows is 0 then. [`passed`](super::passed) turns that number into an error; [`SEEN`]
+//! returns the later holder's fence.
 //!
 //! The touch locks the resource's row until the transaction ends. So fenced transactions on one
-//! resource run one after the other, and a late one either ends before its successor begins or is
+//! resource run one after the other. A stale one either ends before its successor begins or is
 //! refused afterwards. That holds as long as you keep these rules:
 //!
-//! * The touch is the transaction's **first** statement. Under `REPEATABLE READ` and
-//!   `SERIALIZABLE` the first statement takes the snapshot; what you read before the touch could
-//!   be older than the guard.
+//! * The touch is the transaction's **first** statement. Under `REPEATABLE READ` and `SERIALIZABLE`
+//!   the first statement takes the snapshot; what you read before the touch could be older than the
+//!   fence record.
 //! * The work is in the same transaction. Outside a transaction block the touch commits by itself
 //!   and proves nothing about the statements after it. [`IN_TRANSACTION`] fails there (`25P01`);
 //!   run it before the touch where you can't be sure.
 //! * The transaction commits. `ROLLBACK` takes the touch back, so a fenced *read* that rolls back
-//!   shuts no late holder out, and several drivers roll back a transaction that you drop. `ROLLBACK
-//!   TO SAVEPOINT` takes the touch back as well if the savepoint is older than the touch. Where you
+//!   excludes no stale holder, and several drivers roll back a transaction that you drop. `ROLLBACK
+//!   TO SAVEPOINT` takes the touch back as well if the savepoint is older than the touch. If you
 //!   can't control how transactions end, let the lease begin with a [touch that commits by
 //!   itself](super#every-touch-commits).
 //! * After a serialization failure (`40001`), a deadlock (`40P01`), or a lock that took too long
-//!   (`55P03`), roll back and run the transaction again, **from `BEGIN` on**. None of them is a
-//!   refusal.
+//!   (`55P03`), roll back and run the transaction again, **from `BEGIN` on**. These errors are not
+//!   refusals.
 //!
-//! A holder that is paused inside its transaction holds up its successor for as long as the server
+//! A holder that is paused inside its transaction delays its successor for as long as the server
 //! lets it. Run [`timeouts`] once per connection: the server then ends an idle transaction, and no
 //! touch waits for longer than the ttl.
 //!
-//! `./check` runs these statements on a real server under every isolation level, with the late
+//! `./check` runs these statements on a real server under every isolation level, with the stale
 //! holder paused before each of its statements. `ON CONFLICT` needs PostgreSQL 9.5.
 
 use std::time::Duration;
 
-/// The table of guards. May be run again.
+/// The table of fence records. May be run again.
 pub const SCHEMA: &str = "\
 CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource text COLLATE \"C\" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND 512),
@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
 /// Fails with SQL state `25P01` outside a transaction block, and does nothing inside one.
 pub const IN_TRANSACTION: &str = "SAVEPOINT leasehold_fence";
 
-/// Raises the guard for an exclusive lease. `$1` is the resource's name and `$2` the fence
+/// Raises the fence record for an exclusive lease. `$1` is the resource's name and `$2` the fence
 /// ([`Fence::as_i64`](crate::Fence::as_i64)). One row, the fence, when it passes; none when it is
 /// stale.
 pub const TOUCH: &str = "\
@@ -64,8 +64,8 @@ ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence, touched = guard.tou
 WHERE guard.fence <= EXCLUDED.fence AND guard.shared <= EXCLUDED.fence \
 RETURNING fence";
 
-/// Raises the guard for a shared lease or for permits: refused only by a later *exclusive* holder.
-/// Parameters and answer as for [`TOUCH`].
+/// Raises the fence record for a shared lease or for permits: refused only by a later *exclusive*
+/// holder. Parameters and answer as for [`TOUCH`].
 pub const TOUCH_SHARED: &str = "\
 INSERT INTO leasehold_fence AS guard (resource, shared) VALUES ($1, $2) \
 ON CONFLICT (resource) DO UPDATE SET \
@@ -78,8 +78,8 @@ RETURNING shared";
 pub const SEEN: &str =
     "SELECT GREATEST(fence, shared) AS seen FROM leasehold_fence WHERE resource = $1";
 
-/// Two settings for a connection that does fenced work: a touch waits at most `ttl` for the row, and
-/// the server ends a transaction that is idle for `ttl`. Without them a paused holder stops its
+/// Two settings for a connection that does fenced work: a touch waits at most `ttl` for the row,
+/// and the server ends a transaction that is idle for `ttl`. Without them a paused holder stops its
 /// successors for as long as it is paused.
 ///
 /// The lengths are whole milliseconds, at least one.

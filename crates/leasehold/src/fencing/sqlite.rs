@@ -4,7 +4,7 @@
 //! protected resource, read-only ones included, with [`TOUCH`] (or with [`TOUCH_SHARED`] under a
 //! [shared lease](super#shared-leases)), and **commit** it, reads too. If the touch changes no row,
 //! a later holder has touched the resource: roll back and stop. [`passed`](super::passed) turns the
-//! count into an error; [`SEEN`] tells which fence the later holder had.
+//! count into an error; [`SEEN`] returns the later holder's fence.
 //!
 //! ```
 //! use leasehold::Fence;
@@ -34,24 +34,24 @@
 //!
 //! * The touch is the transaction's **first** statement, and the work is in the same transaction.
 //!   Outside one the touch commits by itself and proves nothing about the statements after it;
-//!   `sqlite3_get_autocommit` (rusqlite: `is_autocommit`) tells.
+//!   `sqlite3_get_autocommit` (rusqlite: `is_autocommit`) shows that.
 //! * The transaction commits. `ROLLBACK` takes the touch back, so a fenced *read* that rolls back
-//!   shuts no late holder out, and rusqlite, sqlx and Python's `sqlite3` roll back a transaction
+//!   excludes no stale holder, and rusqlite, sqlx and Python's `sqlite3` roll back a transaction
 //!   that you drop. `ROLLBACK TO` takes the touch back as well if the savepoint is older than the
-//!   touch. Where you can't control how transactions end, let the lease begin with a [touch that
+//!   touch. If you can't control how transactions end, let the lease begin with a [touch that
 //!   commits by itself](super#every-touch-commits).
-//! * `BEGIN IMMEDIATE` waits for the lock at a point where nothing is lost by it. After a plain
-//!   `BEGIN` the touch may see `SQLITE_BUSY`, which is no refusal: roll back and run the transaction
-//!   again, **from `BEGIN` on**.
+//! * `BEGIN IMMEDIATE` waits for the lock before any work is done. After a plain `BEGIN` the touch
+//!   may see `SQLITE_BUSY`, which is not a refusal: roll back and run the transaction again, **from
+//!   `BEGIN` on**.
 //!
-//! A holder that is paused inside its transaction holds up its successor for as long as it is
-//! paused: SQLite has no server that could end it. Set a busy time-out (`sqlite3_busy_timeout`) of
-//! at most the ttl, so that the successor is told.
+//! A holder that is paused inside its transaction delays its successor for as long as it is paused:
+//! SQLite has no server that could end it. Set a busy timeout (`sqlite3_busy_timeout`) of at most
+//! the ttl, so that the successor gets an error.
 //!
 //! Bind the name as text and the fence as an integer; the table refuses blobs, which would be names
 //! of their own. The upsert needs SQLite 3.24.
 
-/// The table of guards. May be run again.
+/// The table of fence records. May be run again.
 pub const SCHEMA: &str = "\
 CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource TEXT NOT NULL PRIMARY KEY
@@ -61,7 +61,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
     touched INTEGER NOT NULL DEFAULT 1
 ) WITHOUT ROWID";
 
-/// Raises the guard for an exclusive lease. `?1` is the resource's name and `?2` the fence
+/// Raises the fence record for an exclusive lease. `?1` is the resource's name and `?2` the fence
 /// ([`Fence::as_i64`](crate::Fence::as_i64)). One row changes when it passes, none when it is
 /// stale.
 pub const TOUCH: &str = "\
@@ -69,8 +69,8 @@ INSERT INTO leasehold_fence (resource, fence) VALUES (?1, ?2) \
 ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence, touched = touched + 1 \
 WHERE leasehold_fence.fence <= excluded.fence AND leasehold_fence.shared <= excluded.fence";
 
-/// Raises the guard for a shared lease or for permits: refused only by a later *exclusive* holder.
-/// Parameters and answer as for [`TOUCH`].
+/// Raises the fence record for a shared lease or for permits: refused only by a later *exclusive*
+/// holder. Parameters and answer as for [`TOUCH`].
 pub const TOUCH_SHARED: &str = "\
 INSERT INTO leasehold_fence (resource, shared) VALUES (?1, ?2) \
 ON CONFLICT (resource) DO UPDATE SET \

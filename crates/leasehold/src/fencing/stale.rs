@@ -5,9 +5,9 @@ use std::fmt;
 use leasehold_core::{Error, ErrorKind, Fence};
 
 /// A resource refused a fence, since a later holder has touched it: the lease that the fence came
-/// with is over.
+/// with has ended.
 ///
-/// Nothing was done. Stop what you do under that lease; the resource refuses the same fence for
+/// No work was done. Stop what you do under that lease; the resource refuses the same fence for
 /// ever. It turns into an [`Error`] of kind [`ErrorKind::Lost`] with `?`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct StaleFence {
@@ -62,9 +62,9 @@ impl From<StaleFence> for Error {
 
 /// Judges the number of rows that a touch changed or returned: one when the fence passed, none when
 /// it is stale. For [`postgresql`](super::postgresql) and [`sqlite`](super::sqlite);
-/// [`mysql::check`](super::mysql::check) is the one for MySQL and MariaDB.
+/// [`mysql::check`](super::mysql::check) is for MySQL and MariaDB.
 ///
-/// Takes what drivers answer: `u64` (sqlx, postgres) or `usize` (rusqlite).
+/// Takes the numbers of drivers: `u64` (sqlx, postgres) or `usize` (rusqlite).
 ///
 /// # Errors
 ///

@@ -18,9 +18,9 @@ use crate::lease::release::Release;
 use crate::lease::run::RunError;
 use crate::options::{Fairness, LockOptions, delegate, holding_options, patience_options};
 
-/// Locks in the layout of a library that keeps one value per lock: redis-py, python-redis-lock,
-/// redlock for Node, redis-semaphore's mutex, bsm/redislock, redsync on one server, Symfony's Lock,
-/// Spring Integration's registry, and ShedLock.
+/// Locks in the layout of a library that keeps one value per lock. Such libraries are redis-py,
+/// python-redis-lock, redlock for Node, redis-semaphore's mutex, bsm/redislock, redsync on one
+/// server, Symfony's Lock, Spring Integration's registry, and ShedLock.
 ///
 /// Cheap to clone; clones share everything.
 ///
@@ -51,7 +51,7 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// As [`Client::connect`], and [`ErrorKind::Config`] for a layout of Redisson's.
+    /// As [`Client::connect`], and [`ErrorKind::Config`] for a layout of Redisson.
     ///
     /// # Cancel safety
     ///
@@ -66,9 +66,8 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a layout of Redisson's, [`ErrorKind::Misuse`] outside a tokio
-    /// runtime, [`ErrorKind::Unavailable`] when the thread can't be started on which leases are
-    /// renewed.
+    /// [`ErrorKind::Config`] for a layout of Redisson, [`ErrorKind::Misuse`] outside a tokio
+    /// runtime, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout().clone();
         check(&layout)?;
@@ -77,17 +76,18 @@ impl Plain {
         Ok(Self { client, layout, options: LockOptions::new() })
     }
 
-    /// What these locks are set to unless they say otherwise: for how long to wait, when to try again,
-    /// how long a lease is. What is wrong is told by the first method that locks.
+    /// The options of these locks: for how long to wait, when to try again, how long a lease is.
+    /// The first method that locks reports a wrong one.
     #[must_use]
     pub fn options(self, options: &LockOptions) -> Self {
         Self { options: options.clone(), ..self }
     }
 
-    /// The lock of this name. A value: nothing is sent, and nothing can fail before it is locked.
+    /// The lock of this name: a value, which can't fail and sends its first request when it is
+    /// locked.
     ///
-    /// The name is the key in the server, with what the [`Layout`] puts before it, and nothing of
-    /// ours.
+    /// The name is the key in the server, with the prefix of the [`Layout`] and without one of
+    /// leasehold.
     pub fn mutex(&self, key: impl IntoKey) -> PlainMutex {
         let mutex = self.client.mutex(key).options(&self.options);
         PlainMutex { mutex, layout: self.layout.clone() }
@@ -101,8 +101,8 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Foreign`] when something else stands at
-    /// the key, and what the store says when it can't be asked.
+    /// [`ErrorKind::Config`] for a bad name, [`ErrorKind::Foreign`] when the key has another value,
+    /// and what the store says when it can't be reached.
     ///
     /// # Cancel safety
     ///
@@ -113,7 +113,7 @@ impl Plain {
         Ok(holder.map(|holder| holder.metadata))
     }
 
-    /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
+    /// Releases what is held, and ends the work in the background. See [`Client::close`].
     ///
     /// # Cost
     ///
@@ -141,8 +141,8 @@ fn check(layout: &Layout) -> Result<()> {
 
 /// A lock that one holder has at a time, in a program of this library or of the other one.
 ///
-/// A value: making one sends nothing and cannot fail. Waiters are woken when the lock comes free,
-/// but stand in no line.
+/// A value, which can't fail and sends its first request when it is locked. Waiters are woken when
+/// the lock comes free, but don't queue.
 #[derive(Clone, Debug)]
 #[must_use = "a mutex does nothing until it is locked"]
 pub struct PlainMutex {
@@ -154,19 +154,19 @@ holding_options!([delegate] PlainMutex);
 patience_options!([delegate] PlainMutex);
 
 impl PlainMutex {
-    /// Sets what these options have; what a lock of another library's has no place for is
-    /// [`ErrorKind::Unsupported`] when it is locked.
+    /// Sets these options. An option that this layout can't keep is [`ErrorKind::Unsupported`] when
+    /// the lock is locked.
     pub fn options(self, options: &LockOptions) -> Self {
         Self { mutex: self.mutex.options(options), ..self }
     }
 
-    /// The name of the holder, for people; by default `host_pid_tag`. Kept by [`Layout::ShedLock`]
-    /// alone, in the place of the host's name.
+    /// The name of the holder, for people; by default `host_pid_tag`. Only [`Layout::ShedLock`]
+    /// keeps it, in place of the host's name.
     pub fn owner(self, owner: impl AsRef<str>) -> Self {
         self.options(&LockOptions::new().owner(owner))
     }
 
-    /// When to try again while waiting, and when to give up, in place of being woken.
+    /// When to try again while waiting, and when to stop waiting, in place of being woken.
     pub fn retry(self, strategy: impl RetryStrategy) -> Self {
         self.options(&LockOptions::new().retry(strategy).fairness(Fairness::Barging))
     }
@@ -175,7 +175,7 @@ impl PlainMutex {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.mutex.key()
     }
@@ -189,19 +189,19 @@ impl PlainMutex {
     /// # Errors
     ///
     /// * [`ErrorKind::Config`] – a bad name or setting.
-    /// * [`ErrorKind::Foreign`] – something that is no lock of this layout stands at the key.
-    /// * [`ErrorKind::Unsupported`] – [metadata](Self::metadata) in a layout that has no room for it.
-    /// * [`ErrorKind::Unavailable`] and others – the server could not be asked; see
+    /// * [`ErrorKind::Foreign`] – the key has a value that is not a lock of this layout.
+    /// * [`ErrorKind::Unsupported`] – [metadata](Self::metadata) in a layout that can't keep it.
+    /// * [`ErrorKind::Unavailable`] and others – the server could not be reached; see
     ///   [`Error::effect`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the request was on its way, its token is given up in the background.
+    /// Cancel safe: if the request was on its way, what it acquires is released in the background.
     pub async fn try_lock(&self) -> Result<Option<PlainGuard>> {
         Ok(self.mutex.try_lock().await?.map(|guard| self.guard(guard)))
     }
 
-    /// Takes the lock, and waits for as long as that takes.
+    /// Takes the lock, and waits until it is free.
     ///
     /// # Cost
     ///
@@ -209,12 +209,12 @@ impl PlainMutex {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
-    /// up. While waiting, a server that goes away is given half a minute to come back.
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy ends. A
+    /// server that goes away during the wait has 30 s to come back.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: whatever a request on its way gets is given up in the background.
+    /// Cancel safe: whatever a request on its way acquires is released in the background.
     pub async fn lock(&self) -> Result<PlainGuard> {
         self.mutex.lock().await.map(|guard| self.guard(guard))
     }
@@ -231,13 +231,14 @@ impl PlainMutex {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: whatever a request on its way gets is given up in the background.
+    /// Cancel safe: whatever a request on its way acquires is released in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<PlainGuard> {
         self.mutex.lock_within(limit).await.map(|guard| self.guard(guard))
     }
 
-    /// Renews the lease of `guard` to this value's ttl. If the lease is gone, takes the lock anew; `None` if
-    /// another holder has it. It waits for that as [`Mutex::relock`](crate::Mutex::relock) does.
+    /// Renews the lease of `guard` to this value's ttl. If the lease is gone, takes the lock again;
+    /// `None` if another holder has it. It waits for that as
+    /// [`Mutex::relock`](crate::Mutex::relock) does.
     ///
     /// # Cost
     ///
@@ -249,7 +250,7 @@ impl PlainMutex {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the lease is given up in the background.
+    /// Cancel safe: the lease is released in the background.
     pub async fn relock(
         &self,
         guard: PlainGuard,
@@ -270,8 +271,8 @@ impl PlainMutex {
 ///
 /// # Dropping is not releasing
 ///
-/// A dropped guard gives the lock up in the background. Use [`release`](Self::release) to know.
-#[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
+/// A dropped guard releases the lock in the background. Use [`release`](Self::release) to be sure.
+#[must_use = "dropping the guard releases the lock in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct PlainGuard {
     guard: Guard,
@@ -302,7 +303,7 @@ impl PlainGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`], but for [`ErrorKind::Late`]: a lease that is gone is
+    /// As [`Guard::release`], without [`ErrorKind::Late`]: a lease that is gone is
     /// [`ErrorKind::Lost`].
     ///
     /// # Cancel safety
@@ -312,7 +313,7 @@ impl PlainGuard {
         self.guard.release().await
     }
 
-    /// Ends the lease, and says how that went: [`Release::Released`], [`Release::NotHeld`] or
+    /// Ends the lease, and reports how that went: [`Release::Released`], [`Release::NotHeld`] or
     /// [`Release::Unknown`].
     ///
     /// # Cost
@@ -342,7 +343,7 @@ impl PlainGuard {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the body is dropped, and the lease given up in the background.
+    /// Cancel safe: the body is dropped, and the lease released in the background.
     pub async fn run<T, F>(self, body: impl FnOnce(PlainLease) -> F) -> Result<T, RunError<T>>
     where
         F: Future<Output = T>,
@@ -371,7 +372,7 @@ impl fmt::Debug for PlainGuard {
 pub struct PlainLease(HeldLease, Layout);
 
 impl PlainLease {
-    /// The view that locks of ours have.
+    /// The view of leasehold's own locks.
     #[cfg(feature = "blocking")]
     pub(crate) const fn view(&self) -> &HeldLease {
         &self.0
@@ -383,34 +384,34 @@ impl PlainLease {
         self.0.key()
     }
 
-    /// The token that stands in the server for this lease, written as the library writes its own. A
+    /// The token that the server has for this lease, written as the library writes its own. A
     /// secret: with it a program of that library can renew and release the lease.
     #[must_use]
     pub fn token(&self) -> String {
         self.1.token(&self.0.handle().token)
     }
 
-    /// The text that is kept with the lease; empty where none was given.
+    /// The text that is kept with the lease; empty if none was set.
     #[must_use]
     pub fn metadata(&self) -> &str {
         self.0.metadata()
     }
 
-    /// Whether the lease is held at this moment. Sends nothing. See [`HeldLease::is_held`].
+    /// Whether the lease is held at this moment. Sends no request. See [`HeldLease::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.is_held()
     }
 
-    /// How long the lease is held for certain; zero once it is lost. Renewals push it on.
+    /// How long the lease is held for certain; zero once it is lost. Renewals extend it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }
 
     /// Returns when the lease is lost: `stop_grace` before the server can grant the lock to another
-    /// holder, or as soon as it says that another program has ended the lease. Also when the guard
-    /// has been released or dropped.
+    /// holder, or as soon as it says that another program has ended the lease. It also returns when
+    /// the guard has been released or dropped.
     ///
     /// # Cost
     ///
@@ -423,7 +424,7 @@ impl PlainLease {
         self.0.lost().await;
     }
 
-    /// Passes while the lease is held.
+    /// Succeeds while the lease is held.
     ///
     /// # Errors
     ///
@@ -438,7 +439,7 @@ impl PlainLease {
         self.0.progress();
     }
 
-    /// Asks the server how long the lease runs on there; zero when it is not held there.
+    /// Reads from the server how long the lease runs on there; zero when it is not held there.
     ///
     /// # Cost
     ///
@@ -455,7 +456,7 @@ impl PlainLease {
         self.0.ttl().await
     }
 
-    /// Asks the server whether the lock is still held by this very lease.
+    /// Checks whether the server still has this very lease.
     ///
     /// # Cost
     ///
@@ -472,7 +473,7 @@ impl PlainLease {
         self.0.is_held_by_store().await
     }
 
-    /// Gives the lease a new length: it ends `ttl` from now unless it is renewed, also when that is
+    /// Sets a new length: the lease expires `ttl` from now unless it is renewed, even if that is
     /// earlier than before. See [`HeldLease::renew_to`].
     ///
     /// # Cost
@@ -481,7 +482,7 @@ impl PlainLease {
     ///
     /// # Errors
     ///
-    /// As [`HeldLease::renew_to`], but for [`ErrorKind::Late`].
+    /// As [`HeldLease::renew_to`], without [`ErrorKind::Late`].
     ///
     /// # Cancel safety
     ///

@@ -78,9 +78,8 @@ impl Redisson {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a layout that is not Redisson's, [`ErrorKind::Misuse`] outside a
-    /// tokio runtime, [`ErrorKind::Unavailable`] when the thread can't be started on which leases
-    /// are renewed.
+    /// [`ErrorKind::Config`] for a layout of another library, [`ErrorKind::Misuse`] outside a tokio
+    /// runtime, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout();
         if !layout.counts_holds() {
@@ -93,21 +92,21 @@ impl Redisson {
         Ok(Self { client, options: LockOptions::new(), fenced })
     }
 
-    /// What these locks are set to unless they say otherwise: for how long to wait, when to try again,
-    /// how long a lease is. What is wrong is told by the first method that locks.
+    /// The options of these locks: for how long to wait, when to try again, how long a lease is.
+    /// The first method that locks reports a wrong one.
     #[must_use]
     pub fn options(self, options: &LockOptions) -> Self {
         Self { options: options.clone(), ..self }
     }
 
-    /// The lock of this name, which `owner` may take again while it has it. A value: nothing is
-    /// sent, and nothing can fail before it is locked.
+    /// The lock of this name, which `owner` may take again while it has it: a value, which can't
+    /// fail and sends its first request when it is locked.
     pub fn lock(&self, key: impl IntoKey, owner: &Owner) -> RedissonLock {
         let lock = self.client.reentrant(key, owner).options(&self.options);
         RedissonLock { lock, fenced: self.fenced }
     }
 
-    /// Releases what is held, and ends what goes on in the background. See [`Client::close`].
+    /// Releases what is held, and ends the work in the background. See [`Client::close`].
     ///
     /// # Cost
     ///
@@ -128,7 +127,7 @@ impl Redisson {
 /// A lock of Redisson's, which one owner has at a time and may take again: a thread of a Java
 /// program, or an [`Owner`] here.
 ///
-/// A value: making one sends nothing and cannot fail.
+/// A value, which can't fail and sends its first request when it is locked.
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is locked"]
 pub struct RedissonLock {
@@ -139,8 +138,8 @@ pub struct RedissonLock {
 patience_options!([delegate] RedissonLock);
 
 impl RedissonLock {
-    /// Sets what these options have; what a lock of Redisson's has no place for is
-    /// [`ErrorKind::Unsupported`] when it is locked.
+    /// Sets these options. An option that Redisson can't keep is [`ErrorKind::Unsupported`] when
+    /// the lock is locked.
     pub fn options(self, options: &LockOptions) -> Self {
         self.with(|lock| lock.options(options))
     }
@@ -160,13 +159,13 @@ impl RedissonLock {
         self.with(|lock| lock.renew(renew))
     }
 
-    /// How long before the server can grant the lock to another holder a loss is told. See
+    /// How early a loss is reported, before the server can grant the lock to another holder. See
     /// [`Mutex::stop_grace`](crate::Mutex::stop_grace).
     pub fn stop_grace(self, grace: Duration) -> Self {
         self.with(|lock| lock.stop_grace(grace))
     }
 
-    /// When to try again while waiting, and when to give up, in place of being woken.
+    /// When to try again while waiting, and when to stop waiting, in place of being woken.
     pub fn retry(self, strategy: impl RetryStrategy) -> Self {
         self.with(|lock| lock.retry(strategy).fairness(Fairness::Barging))
     }
@@ -175,7 +174,7 @@ impl RedissonLock {
     ///
     /// # Errors
     ///
-    /// What is wrong with the name, or the first setting that is wrong.
+    /// The error of the name, or of the first wrong setting.
     pub fn key(&self) -> Result<&Key> {
         self.lock.key()
     }
@@ -188,18 +187,18 @@ impl RedissonLock {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock), and [`ErrorKind::Foreign`] when something
-    /// that is no lock of Redisson's stands at the key.
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock), and [`ErrorKind::Foreign`] when the key has
+    /// a value that is not a lock of Redisson's.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn try_lock(&self) -> Result<Option<RedissonGuard>> {
         let guard = self.lock.try_lock().await?;
         Ok(guard.map(|guard| RedissonGuard { guard, fenced: self.fenced }))
     }
 
-    /// Takes the lock, and waits for as long as that takes; at once when this owner has it.
+    /// Takes the lock, and waits until it is free; at once when this owner has it.
     ///
     /// # Cost
     ///
@@ -207,12 +206,11 @@ impl RedissonLock {
     ///
     /// # Errors
     ///
-    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy gives
-    /// up.
+    /// As [`try_lock`](Self::try_lock), and [`ErrorKind::Timeout`] when the retry strategy ends.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn lock(&self) -> Result<RedissonGuard> {
         let guard = self.lock.lock().await?;
         Ok(RedissonGuard { guard, fenced: self.fenced })
@@ -230,19 +228,19 @@ impl RedissonLock {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it may have taken, or counted, is given up in the background.
+    /// Cancel safe: what it may have taken, or counted, is released in the background.
     pub async fn lock_within(&self, limit: Duration) -> Result<RedissonGuard> {
         let guard = self.lock.lock_within(limit).await?;
         Ok(RedissonGuard { guard, fenced: self.fenced })
     }
 }
 
-/// A hold of a [`RedissonLock`]: one of those of its owner, which share one lease.
+/// A hold of a [`RedissonLock`]: one of its owner's, which share one lease.
 ///
 /// # Dropping is not releasing
 ///
-/// A dropped guard counts down in the background, and gives the lease up there if it is the last.
-/// Use [`release`](Self::release) to know.
+/// A dropped guard counts down in the background, and the last one releases the lease there. Use
+/// [`release`](Self::release) to be sure.
 #[must_use = "dropping the guard counts down in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct RedissonGuard {
@@ -257,11 +255,11 @@ impl RedissonGuard {
         self.guard.lease().key()
     }
 
-    /// The number of the lease in a fenced lock, for the resource that is protected; `None` in a
+    /// The fencing token of the lease in a fenced lock, for the protected resource; `None` in a
     /// lock without fences.
     ///
-    /// It is above those of all holds before it, of Java programs too: Redisson gives a hold that is
-    /// taken again another number, where here all holds of the lease share one.
+    /// It is above the tokens of all earlier holds, of Java programs too. Redisson gives each hold
+    /// a new number when a lock is taken again. Here all holds of the lease share one number.
     ///
     /// # Errors
     ///
@@ -277,7 +275,7 @@ impl RedissonGuard {
         self.guard.holds()
     }
 
-    /// Whether the lease is held at this moment. Sends nothing.
+    /// Whether the lease is held at this moment. Sends no request.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.guard.is_held()
@@ -303,7 +301,7 @@ impl RedissonGuard {
         self.guard.lost().await;
     }
 
-    /// Passes while the lease is held.
+    /// Succeeds while the lease is held.
     ///
     /// # Errors
     ///
@@ -321,7 +319,7 @@ impl RedissonGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`](crate::Guard::release), but for [`ErrorKind::Late`].
+    /// As [`Guard::release`](crate::Guard::release), without [`ErrorKind::Late`].
     ///
     /// # Cancel safety
     ///
@@ -330,7 +328,7 @@ impl RedissonGuard {
         self.guard.release().await
     }
 
-    /// As [`release`](Self::release), and says how that went.
+    /// As [`release`](Self::release), and reports how that went.
     ///
     /// # Cost
     ///

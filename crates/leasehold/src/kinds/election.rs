@@ -56,7 +56,7 @@ pub struct Leader {
     pub owner: OwnerName,
     /// Its metadata.
     pub metadata: Metadata,
-    /// The fence of its lease, larger than those of all leaders before.
+    /// The fence of its lease, larger than all earlier leaders' fences.
     pub fence: Fence,
 }
 

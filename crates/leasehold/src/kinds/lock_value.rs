@@ -13,7 +13,7 @@ use crate::waiting;
 use crate::waiting::acquisition::Acquisition;
 use crate::waiting::gate::Gates;
 
-/// Cheap to clone; making one sends nothing and cannot fail.
+/// Cheap to clone; making one can't fail.
 #[derive(Clone)]
 pub(crate) struct LockValue {
     gates: Arc<Gates>,

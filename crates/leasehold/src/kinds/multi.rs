@@ -28,10 +28,10 @@ use crate::waiting::sight::{Limits, Sight};
 /// Several locks that are taken together: all of them or none.
 ///
 /// A value, which can't fail and sends its first request when it is locked. A try is one atomic
-/// step if the store can do that for these names. If it can't, as for names in different slots of a
-/// cluster, the try takes one lock after the other, and releases them all at the first that is not
-/// free. A caller that waits queues for one lock after the other, in the order of their names, and
-/// keeps those it has. All callers use that order, so overlapping sets never deadlock.
+/// step if the store can do that for these names. Otherwise, as for names in different slots of a
+/// cluster, the try takes one lock after the other. At the first busy lock it releases them all. A
+/// caller that waits queues for one lock after the other, in the order of their names, and keeps
+/// those it has. All callers use that order, so overlapping sets never deadlock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -277,8 +277,8 @@ impl Multi {
         error
     }
 
-    /// Renews what is held while another lock is waited for. The work has not begun, so its
-    /// progress does not count. Returns when one is lost.
+    /// Renews what is held while another lock is waited for. The work begins later, so its progress
+    /// does not count. Returns when one is lost.
     async fn keep(&self, guard: &MultiGuard) -> Error {
         let clock = &*self.value.client().clock;
         let progress_within = self.value.settings.as_ref().ok().and_then(|s| s.progress_within);
@@ -326,7 +326,7 @@ fn sorted(keys: impl IntoIterator<Item = Result<Key>>) -> Result<Vec<Key>> {
     }
 }
 
-/// Takes all or none, without waiting.
+/// Tries to take all, at once.
 async fn try_all(mut all: Vec<Acquisition>) -> Result<Option<Vec<Guard>>> {
     let outcome = try_in_one_step(&mut all).await;
     match outcome {

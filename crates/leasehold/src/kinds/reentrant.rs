@@ -29,8 +29,8 @@ use crate::waiting::sight::Sight;
 /// [from a secret](Owner::from_secret) can take it again from other processes, too, with a lease in
 /// each.
 ///
-/// The settings of the first acquisition are those of the lease. A name used by a
-/// [`Mutex`](crate::Mutex) and re-entrantly is one lock.
+/// The lease has the settings of the first acquisition. A name used by a [`Mutex`](crate::Mutex)
+/// and re-entrantly is one lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {

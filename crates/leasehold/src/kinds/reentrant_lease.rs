@@ -1,10 +1,9 @@
 //! Counts what the owners of a client hold, and how many times.
 //!
-//! The counts live with the client and not with the owner: the lease, its renewals and its release
-//! do, and a count that outlived them, or that a second client shared, would be of nothing. The
-//! store is told the count as an absolute number, so that a request carried out twice, late or
-//! never puts nothing wrong that the next one does not put right; what decides when the lease ends
-//! is the count here.
+//! The counts live with the client, as the lease, its renewals and its release do. An owner can be
+//! used by several clients, and can outlive them. The store gets each count as an absolute number,
+//! so the next request corrects one that was doubled, delayed or lost. The count here decides when
+//! the lease ends.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -52,7 +51,7 @@ impl Owned {
     }
 }
 
-/// One owner's use of one lock. Alive while it is held or wanted.
+/// One owner's use of one lock. It lives while the lock is held or wanted.
 #[derive(Debug)]
 pub(crate) struct Slot {
     owned: Arc<Owned>,
@@ -64,9 +63,9 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 enum State {
     Free,
-    /// One of the owner's tasks is asking the store for it.
+    /// One of the owner's tasks requests it from the store.
     Trying,
-    /// One of the owner's tasks waits in line for it.
+    /// One of the owner's tasks waits in the queue for it.
     Waiting,
     Held(Weak<ReentrantLease>),
 }
@@ -76,9 +75,9 @@ enum State {
 pub(crate) enum Turn {
     /// The owner holds it: take it once more.
     Enter(Entering),
-    /// No task of the owner's is at it: ask the store.
+    /// No task of the owner has it or requests it: send a request.
     First(First),
-    /// Another of the owner's tasks is asking the store, and will know soon.
+    /// Another of the owner's tasks has sent a request, and will have its answer soon.
     AfterTry,
     /// Another of the owner's tasks waits for it.
     AfterWait,
@@ -94,7 +93,7 @@ impl Slot {
         self.changed.notify_waiters();
     }
 
-    /// Takes in that this is over; the owner may have taken the lock anew since.
+    /// Frees the slot, unless the owner has taken the lock again since.
     fn clear(&self, over: &ReentrantLease) {
         let mut state = self.state();
         if matches!(&*state, State::Held(held) if std::ptr::eq(held.as_ptr(), over)) {
@@ -120,7 +119,7 @@ impl Slot {
         Turn::First(First { slot: Arc::clone(self), got: false })
     }
 
-    /// Returns once the contender before has got on. Cancel safe.
+    /// Returns once the contender before has got the lock or stopped. Cancel safe.
     pub(crate) async fn got_on(self: &Arc<Self>) -> Turn {
         loop {
             let changed = self.changed.notified();
@@ -150,14 +149,14 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut slots = self.owned.lock();
-        // The name may have been taken up again since the last user let go.
+        // The name may have been used again since the last user was dropped.
         if slots.get(&self.id).is_some_and(|slot| slot.strong_count() == 0) {
             slots.remove(&self.id);
         }
     }
 }
 
-/// The one of an owner's tasks that asks the store. Dropped without success, the next may.
+/// The one of an owner's tasks that requests the lock. Dropped without success, the next one may.
 #[derive(Debug)]
 pub(crate) struct First {
     slot: Arc<Slot>,
@@ -170,7 +169,7 @@ impl First {
         self.slot.set(State::Waiting);
     }
 
-    /// It is held now.
+    /// The lock is held now.
     pub(crate) fn got(mut self, guard: Guard) -> Arc<ReentrantLease> {
         self.got = true;
         let held = Arc::new(ReentrantLease {
@@ -205,18 +204,18 @@ pub(crate) struct ReentrantLease {
 #[derive(Debug)]
 struct Count {
     guards: u32,
-    /// Those whose request is on its way.
+    /// Holds whose request is on its way.
     entering: u32,
-    /// Whether the lease was held when the last of them ended, if that one has.
+    /// Whether the lease was held when the last of them ended.
     held_to_the_end: bool,
 }
 
 #[derive(Debug)]
 struct Wired {
-    /// The count that the store has, as far as we know.
+    /// The count that the store has, by its last answer.
     holds: u32,
-    /// A request to take it once more was not answered, and took a lease for no guard, if it took one. That has ended by
-    /// then.
+    /// Until when there may be a lease that no guard has: an unanswered request to hold the lock
+    /// once more may have acquired one.
     expires_at: Option<Moment>,
 }
 
@@ -249,7 +248,7 @@ impl ReentrantLease {
         Some(Entering { held: Some(self) })
     }
 
-    /// Counts down here, and says how many remain.
+    /// Counts down here; returns how many remain.
     fn count_down(&self, down: impl FnOnce(&mut Count)) -> u32 {
         let is_held = self.lease.is_held();
         let mut count = self.count();
@@ -263,8 +262,8 @@ impl ReentrantLease {
         remaining
     }
 
-    /// Ends one of the holds, and the lease with the last, which closes the lock as told. The end
-    /// begins with the call, not with the first poll.
+    /// Ends one of the holds, and the lease with the last, with this cooldown. The end begins with
+    /// the call, not with the first poll.
     pub(crate) fn release(
         self: Arc<Self>,
         cooldown: Afterwards,
@@ -278,7 +277,8 @@ impl ReentrantLease {
         };
         async move {
             match (given_back, told) {
-                // What gives up a request in doubt, when this is dropped, ends the lease if it comes first.
+                // Dropping this abandons a request in doubt, and would end the lease if that came
+                // first.
                 (Some((answer, _held)), _) => answer.await,
                 (None, Some(told)) => told.await.unwrap_or_else(|_| {
                     let why = "the runtime is shutting down; the lease ends with its ttl";
@@ -304,14 +304,14 @@ impl ReentrantLease {
         }
     }
 
-    /// Whether others have ended the lease meanwhile, and it was held until then.
+    /// Whether other tasks have ended the lease meanwhile, and it was held until then.
     fn was_ended_in_time(&self) -> bool {
         let count = self.count();
         count.all() == 0 && count.held_to_the_end
     }
 
-    /// Says to the store how many holds there are, if it is not what it knows. The answer is for
-    /// the one after whose end so many `remaining`.
+    /// Sends the number of holds to the store, if the store has another one. The answer is for the
+    /// hold after which `remaining` were left.
     async fn tell_count(self: Arc<Self>, remaining: u32) -> Result<Release> {
         let mut wired = self.wire.lock().await;
         let lease = &self.lease;
@@ -326,7 +326,7 @@ impl ReentrantLease {
                 MayRenew::Start(renewal, _) => break (renewal, holds),
                 MayRenew::Wait => handle.settled().await,
                 MayRenew::Over => {
-                    // The others may have gone since, and the last of them ended the lease.
+                    // The other holds may have ended since, and the last of them ended the lease.
                     let still_held = Release::StillHeld { holds: remaining };
                     return Ok(if self.was_ended_in_time() {
                         still_held
@@ -357,7 +357,7 @@ impl ReentrantLease {
             }
             Err(error) => {
                 if error.effect() != Effect::NotApplied {
-                    // Whatever the store has now, the next number put there is right.
+                    // Other than every count of remaining holds, so that the next one is sent.
                     wired.holds = 0;
                 }
                 Err(lease.explain(error, "release"))
@@ -365,7 +365,7 @@ impl ReentrantLease {
         }
     }
 
-    /// Has a lease that is not renewed run for its ttl again, for the holds that remain.
+    /// Extends a lease that is not renewed by its ttl, for the holds that remain.
     async fn run_on(&self, renewal: &RenewRequest) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let sent_at = client.clock.now();
@@ -384,7 +384,7 @@ impl ReentrantLease {
         }
     }
 
-    /// Says to the store that it is held once more; `false` when the lease turns out to be gone.
+    /// Counts one more hold at the store; `false` when the lease is gone.
     async fn tell_entry(self: Arc<Self>) -> Result<bool> {
         let mut wired = self.wire.lock().await;
         let (client, handle) = (self.lease.client(), self.lease.handle());
@@ -412,7 +412,7 @@ impl ReentrantLease {
                 Ok(handle.renewed(sent_at, request.ttl, client.clock.now()).is_some())
             }
             Ok(Acquire::Granted(_) | Acquire::Already(_)) => {
-                // The lease was gone, and this is another one, which no guard stands for.
+                // The lease was gone, and this is another one, which no guard has.
                 handle.refuted(client.clock.now());
                 let leave = LeaveRequest::new(request.key, request.token);
                 if client.store.leave(&leave, within).await.is_err() {
@@ -456,7 +456,7 @@ impl Drop for ReentrantLease {
     }
 }
 
-/// A request under the lease's token; dropping it says that it is no longer on the way.
+/// A request under the lease's token; dropping it counts it as no longer on the way.
 struct OnTheWay<'a>(&'a ReentrantLease);
 
 impl Drop for OnTheWay<'_> {
@@ -465,18 +465,19 @@ impl Drop for OnTheWay<'_> {
     }
 }
 
-/// One that is about to hold a held lease once more. Dropped, it does not.
+/// A hold that is about to begin. Dropped, it does not begin.
 #[derive(Debug)]
 pub(crate) struct Entering {
     held: Option<Arc<ReentrantLease>>,
 }
 
 impl Entering {
-    /// Holds it once more; `None` when the lease turns out to be gone.
+    /// Begins the hold; `None` when the lease is gone.
     pub(crate) async fn enter(mut self) -> Result<Option<Arc<ReentrantLease>>> {
         let Some(held) = &self.held else { return Ok(None) };
-        // In a task of its own: a request that is cut off could be carried out after the release. All who hold
-        // the lease wait for it, from whatever runtimes, so it is in the background.
+        // In a task of its own: if the request were cut off, it could be carried out after the
+        // release. All holders of the lease wait for it, on whatever runtime, so it runs in the
+        // background.
         let client: Arc<Inner> = Arc::clone(held.lease.client());
         let told = client.background.spawn(Arc::clone(held).tell_entry()).await;
         let told = told

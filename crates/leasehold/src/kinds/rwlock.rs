@@ -36,7 +36,7 @@ pub enum RwPreference {
 ///
 /// A value, which can't fail and sends its first request when it is locked. Each reader has its own
 /// lease, so a crashed reader excludes writers only for the rest of that lease. All leases have
-/// fencing tokens, and a writer's is above those of all readers before it.
+/// fencing tokens, and a writer's is above all earlier readers' tokens.
 ///
 /// A name used by a [`Mutex`](crate::Mutex) and as a read-write lock is one lock; the mutex is a
 /// writer.
@@ -230,8 +230,8 @@ impl ReadGuard {
     /// at once if there are other readers, since two upgrades would wait for each other for ever.
     /// Waiting writers don't delay it; they come after.
     ///
-    /// The new guard has a fence above those of all readers. Views of the lease that were handed
-    /// out before ([`Guard::lease`]) hold no lease any more.
+    /// The new guard has a fence above all readers' fences. Views of the lease that were handed out
+    /// before ([`Guard::lease`]) hold no lease any more.
     ///
     /// # Cost
     ///

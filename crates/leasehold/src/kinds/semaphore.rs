@@ -243,7 +243,7 @@ impl Semaphore {
     /// Values with the old limit are refused from then on. Permits that are held stay held, also
     /// above a lower limit; waiters that want more than it are refused.
     ///
-    /// A name that is not in use has no limit, so the store changes nothing; its next user sets it.
+    /// For an idle name the call has no effect, since the next user sets the limit.
     ///
     /// # Cost
     ///
@@ -338,7 +338,7 @@ impl SemaphoreGuard {
     /// # Cost
     ///
     #[doc = crate::cost::cost!(request_in_turn)]
-    /// Releasing no permits costs nothing.
+    /// With `n` = 0 there is no round trip.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Makes a try wait until what this client dropped for the same lock is released.
 //!
 //! Otherwise a caller that drops one future after the other would send tries faster than the reaper
-//! releases what they take, and the lock would stay taken long after the last of them. A try that
-//! waits here has sent no request, so dropping it again costs nothing.
+//! releases what they take. The lock would stay taken long after the last of them. A try that waits
+//! here sends its request later, so dropping it is free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,10 +60,10 @@ impl Ahead {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits for those of these locks that are there now, and for fewer than [`AHEAD_MAX`] in all.
-    /// It does not wait for later ones, or a stream of them could keep a try waiting. After `limit`
-    /// it stops waiting: the store may be away, and then the try has to report that. Returns how
-    /// long that took. Cancel safe.
+    /// Waits for the orphans of these locks that are there now, and until fewer than [`AHEAD_MAX`]
+    /// are left in all. It does not wait for later ones, or a stream of them could keep a try
+    /// waiting. After `limit` it stops waiting: the store may be away, and then the try has to
+    /// report that. Returns how long that took. Cancel safe.
     pub(crate) async fn given_up(
         &self,
         keys: &[&Key],

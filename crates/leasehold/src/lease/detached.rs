@@ -151,7 +151,7 @@ impl DetachedLease {
         })
     }
 
-    /// Ends it, and starts `cooldown` if that is not none.
+    /// Ends it, and starts `cooldown` if there is one.
     pub(crate) async fn release(&self, client: &Inner, cooldown: Cooldown) -> Result<Release> {
         let mut request =
             ReleaseRequest::new(self.key().clone(), self.proof.token, self.proof.fences);
@@ -169,10 +169,10 @@ impl DetachedLease {
 
     /// The lease as one line of text. Secret.
     ///
-    /// With a space between them: mark, token, its fence, the first fence of its grant, their
-    /// number, ttl in ms, mode (`x`, `s`, or `p3/10` for 3 of 10 permits), `renew` or `fixed`, the
-    /// grace for stopping in ms (`-` if none was set), metadata in hex (`-` if empty), and the
-    /// name.
+    /// The parts, with a space between them: mark, token, its fence, the grant's first fence and
+    /// their number, ttl in ms, mode, `renew` or `fixed`, grace, metadata, name. The mode is `x`,
+    /// `s`, or `p3/10` for 3 of 10 permits. The grace for stopping is in ms (`-` if none was set),
+    /// the metadata in hex (`-` if empty).
     #[must_use]
     pub fn to_secret_text(&self) -> String {
         let Self { proof: Proof { key, token, fences, fence }, ttl, manner } = self;

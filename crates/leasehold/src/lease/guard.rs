@@ -30,9 +30,9 @@ use crate::shared::Inner;
 ///
 /// A dropped guard releases its lease in the background: soon, but without a time limit. If the
 /// store can't be reached or the process ends, the lease expires. Drop never blocks or panics, and
-/// works without a runtime. Call [`release`](Self::release) to be sure.
+/// works outside a runtime. Call [`release`](Self::release) to be sure.
 ///
-/// In a child made by `fork` a guard is not held, and dropping it has no effect.
+/// In a child made by `fork` a guard counts as lost, and dropping it has no effect.
 #[must_use = "dropping the guard gives the lock up in the background; call release().await to be sure"]
 #[clippy::has_significant_drop]
 pub struct Guard {

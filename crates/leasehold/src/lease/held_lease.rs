@@ -299,8 +299,8 @@ impl HeldLease {
     /// * [`ErrorKind::Late`] – the lease had expired, here or in the store, but no other holder has
     ///   had the lock since. It stays lost: [`Mutex::relock`](crate::Mutex::relock) takes the lock
     ///   again, under a new fence.
-    /// * [`ErrorKind::Lost`] – the lease belongs to another holder or to none, or it had expired
-    ///   here and the store could not be reached.
+    /// * [`ErrorKind::Lost`] – the store has another lease or none. Or the lease had expired here
+    ///   and the store could not be reached.
     /// * [`ErrorKind::Config`] – the ttl is out of range, below the client's
     ///   [minimum](crate::ClientBuilder::min_ttl), or leaves no time to work. No request was sent.
     /// * [`ErrorKind::Unavailable`] – the store could not be reached, and the lease is what it was.

@@ -78,7 +78,7 @@ pub(crate) struct Reaper {
     armed: Arc<Pending>,
 }
 
-/// Brings the answer of a request on its way; ends without one when no task waits for it any more.
+/// Brings the answer of a request on its way; the sender stops when the receiver is dropped.
 pub(crate) type Landing = oneshot::Receiver<Result<Acquire, Error>>;
 
 /// Returns once the store has answered, or there is nothing left to abandon.
@@ -148,12 +148,12 @@ impl Reaper {
         self.pending.none().await;
     }
 
-    /// Whether nothing is left to abandon, now or later.
+    /// Whether all is abandoned, and no orphan can follow.
     pub(crate) fn is_idle_for_good(&self) -> bool {
         [&self.armed, &self.pending].iter().all(|left| left.count.load(Ordering::SeqCst) == 0)
     }
 
-    /// As [`idle`](Self::idle), once nothing is left that may have to be sent either.
+    /// As [`idle`](Self::idle), once no further orphan can follow.
     pub(crate) async fn idle_for_good(&self) {
         self.armed.none().await;
         self.pending.none().await;
@@ -202,7 +202,7 @@ impl Drop for Counted {
     }
 }
 
-/// An orphan that is not done; dropping it counts it as done, with or without success.
+/// An orphan that is not done; dropping it counts it as done, even after a failure.
 #[derive(Debug)]
 struct Ticket {
     over: Counted,

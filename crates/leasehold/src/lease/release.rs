@@ -145,8 +145,8 @@ impl HeldLease {
     /// Ends the lease; a contender that waits in this process gets it. A store that did not answer
     /// is an error that says so by its effect.
     ///
-    /// The end begins with the call, not with the first poll: a future that is dropped before that
-    /// must not end the lease in another way than its caller wanted.
+    /// The end begins with the call, even before the first poll. So a future that is dropped before
+    /// that still ends the lease as its caller wanted.
     pub(crate) fn end(
         self,
         cooldown: Afterwards,
@@ -293,8 +293,8 @@ impl Ending {
         Ok(outcome)
     }
 
-    /// Waits until no unanswered acquisition can be carried out any more: it would take the lock
-    /// without a holder.
+    /// Waits out the time in which an unanswered acquisition can be carried out: it would leave a
+    /// lease that no guard has.
     async fn outlive(&self) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let Some(in_doubt_until) = handle.in_doubt_until() else { return };

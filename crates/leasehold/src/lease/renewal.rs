@@ -591,9 +591,9 @@ fn renewal_due(sent_at: Moment, ttl: Ttl, parts: u32, held: usize) -> Moment {
 /// How many leases should fall due in one moment, on average, if more could.
 const TOGETHER: u32 = 32;
 
-/// A 64th of the ttl, and less with many leases. So a store never renews thousands in one moment,
-/// in which it would serve no other request. A power of two: the moments of a coarse grid are in
-/// each finer one, so leases fall due together even if their number changes.
+/// A 64th of the ttl, and less with many leases. Thousands of renewals in one moment would delay
+/// all other requests to the store. A power of two: the moments of a coarse grid are in each finer
+/// one, so leases fall due together even if their number changes.
 fn grid(ttl: Ttl, held: usize) -> Duration {
     let held = u32::try_from(held).unwrap_or(u32::MAX).max(1);
     let even = ttl.part(3).saturating_mul(TOGETHER).checked_div(held).unwrap_or_default();

@@ -35,8 +35,8 @@ const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// out in between.
 const ANSWERED: Duration = Duration::from_millis(250);
 
-/// An acquisition under way. Its token is the same in all its requests, unless the store undoes
-/// what it could not complete. Dropped, it abandons whatever the token got.
+/// An acquisition under way. Its token is the same in all its requests, except in stores that undo
+/// what they can't complete. Dropped, it abandons whatever the token got.
 #[derive(Debug)]
 pub(crate) struct Acquisition {
     pub(crate) client: Arc<Inner>,
@@ -212,7 +212,7 @@ impl Acquisition {
         Ok(true)
     }
 
-    /// Whether the store refused only the limit, and the stored limit is to be used now.
+    /// Whether the store refused only the limit, so that the next request uses the stored one.
     pub(crate) fn takes_stored_limit(&mut self, answer: &Result<Acquire>) -> bool {
         let Ok(Acquire::Refused(Refusal::WrongKind { stored: Kind::Semaphore { limit } })) = answer
         else {

@@ -12,8 +12,8 @@ use crate::lease::orphans::Landing;
 use crate::rt;
 use crate::shared::Inner;
 
-/// Owns all that it needs. Its timers are those of the runtime on which it was polled first. No
-/// other runtime may poll it, since the first one may end earlier.
+/// Owns all that it needs. It uses the timers of the runtime on which it was polled first. No other
+/// runtime may poll it, since the first one may end earlier.
 pub(super) struct Flight {
     answer: BoxFuture<'static, Result<Acquire>>,
     pub(super) sent_at: Moment,

@@ -22,8 +22,8 @@ use crate::waiting::mailbox::{Receiver, Sender, mailbox};
 use crate::waiting::sight::Seen;
 use crate::waiting::wire::Wire;
 
-/// A lease that was handed off in the process goes to the next contender, or back to the store, if
-/// its taker does not take it in this time: futures need not be polled by their makers.
+/// How long a contender has to take a lease that was handed off to it in the process. Then the next
+/// contender gets it, or the store, since some futures are never polled.
 pub(crate) const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 /// How often each contender is polled, if its executor polls it at all.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);

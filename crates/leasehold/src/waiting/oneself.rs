@@ -10,7 +10,7 @@ use crate::waiting::acquisition::Acquisition;
 /// A warning of a wait that may have no end.
 ///
 /// Tasks of one client that take a lock alternately wait for each other. A task that waits for its
-/// own lease waits for itself, unless it has passed its guard to another task, which is not known
+/// own lease waits for itself. It may have passed its guard to another task, which is not known
 /// here. So this only warns, when the wait has lasted for a ttl.
 #[derive(Debug)]
 pub(crate) struct Oneself {

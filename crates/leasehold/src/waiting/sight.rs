@@ -68,9 +68,9 @@ impl Outage {
 impl Contact {
     /// Records an answer from a store where another holder has the lock.
     ///
-    /// A store that could not confirm a lease on its replicas may grant leases to others that it
-    /// can't confirm either, and that are returned. Only a holder of longer than such a `try_lasts`
-    /// shows that the replicas are back, or that this contender's own requests no longer fail.
+    /// A store that could not confirm a lease on its replicas may grant leases to others, fail to
+    /// confirm these too, and take them back. Only a holder of longer than such a `try_lasts` shows
+    /// that the replicas are back, or that this contender's own requests no longer fail.
     pub(crate) fn is_good(
         &mut self,
         holder: Option<&HolderInfo>,
@@ -177,8 +177,8 @@ impl Limits {
     }
 
     /// How long the store may be away during a wait; `None` while the wait has time. A store that
-    /// was never reached may not exist, so the client waits for it only as long as its settings
-    /// say.
+    /// was never reached may be a wrong address, so the client waits for it only as long as its
+    /// settings say.
     pub(crate) fn patience(&self, client: &Inner) -> Option<Duration> {
         let asked = client.config.retry_store;
         match (client.heard_at(), self.until) {

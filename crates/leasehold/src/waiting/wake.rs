@@ -1,7 +1,7 @@
 //! A client's wake channel: one for all of its waiters, opened by the first that needs it.
 //!
-//! No waiter depends on it. While it can't be opened, or brings no notification though leases are
-//! handed over, waiters poll instead. As long as there are some, it is tried again.
+//! No waiter depends on it. Waiters poll instead while it fails to open, or brings no notification
+//! of leases that were handed over. As long as there are some, it is tried again.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -212,8 +212,8 @@ impl Hub {
         self.is_open() && self.lines.untold.load(Ordering::Relaxed) < UNTOLD_MAX
     }
 
-    /// Opens the channel unless it is open. Notifications sent after this arrive, unless it could
-    /// not be opened for now. Cancel safe.
+    /// Opens the channel unless it is open. Notifications sent after this arrive, except when
+    /// opening failed for now. Cancel safe.
     ///
     /// A task of its own does it, so that an unpolled waiter delays no other.
     ///
@@ -357,7 +357,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// A task that has ended has no success, unless the client ended it.
+    /// A task that has ended has failed, or the client has ended it.
     fn drop(&mut self) {
         self.stand.set(Stand::Silent);
     }

@@ -200,8 +200,8 @@ impl Wire {
         }
     }
 
-    /// Sends the next request: a plain try while there is no wake channel yet, so that an
-    /// uncontended lock does not pay for one, and a heartbeat after.
+    /// Sends the next request: a plain try before there is a wake channel, so that an uncontended
+    /// lock does not pay for one, and a heartbeat after.
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
         let mut within = self.acquisition.within();
@@ -385,8 +385,8 @@ impl Wire {
         Some(guard)
     }
 
-    /// A heartbeat that is on its way when the lease arrives must not be carried out after the
-    /// lease's release, where it would queue a ghost; the release waits for it.
+    /// A heartbeat may be on its way when the lease arrives. Carried out after the lease's release,
+    /// it would queue a ghost, so the release waits for it.
     fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
         struct Done(Arc<LeaseHandle>);
         impl Drop for Done {

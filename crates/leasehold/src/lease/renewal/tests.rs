@@ -7,7 +7,8 @@ use crate::Client;
 
 mod model;
 
-/// How many of so many leases, taken over a twelfth of their ttl, fall due in one moment at most.
+/// The most leases that fall due in one moment, of this many that were taken over a twelfth of
+/// their ttl.
 fn most_at_once(held: u32) -> usize {
     let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
     let mut moments: BTreeMap<Moment, usize> = BTreeMap::new();

@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// What is to be done about one that is due: whether it is to be renewed.
+    /// Looks at a lease that is due; returns whether it needs a renewal.
     fn looked_at(&mut self, number: usize, now: Moment) -> bool {
         let lease = &mut self.leases[number];
         let handle = &lease.handle;
