@@ -87,7 +87,7 @@ fi
     echo "Description: run jobs under a lock, on one machine or on many"
     echo " Runs a command while it holds a lock in Redis, Valkey, a quorum of them, or a"
     echo " directory on this machine. The lock is a lease: it ends by itself when its"
-    echo " holder dies, and the command is ended before anybody else can get the lock."
+    echo " holder dies, and the command is ended before another holder can get the lock."
 } | put "$root/DEBIAN/control"
 put "$root/DEBIAN/postinst" <<'END'
 #!/bin/sh

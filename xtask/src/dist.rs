@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::{check, root, torture};
 
-/// What the image is called until somebody gives it another name.
+/// What the image is called until its user gives it another name.
 const IMAGE: &str = "leasehold";
 /// What is not published: what checks and measures the rest.
 const PRIVATE: [&str; 5] =

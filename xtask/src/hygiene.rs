@@ -5,9 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{
-    book, circles, commits, files as purposes, links, promises, prose, tests_named, words,
-};
+use crate::{book, circles, commits, files as purposes, links, promises, prose, tests_named};
 
 /// What must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
@@ -52,8 +50,6 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
             Ok(text) => {
                 inspect(&name, &text, &mut findings);
                 findings.errors.extend(purposes::finding(&name, &text));
-                let words = words::findings(&name, &text);
-                findings.errors.extend(words.iter().map(|what| format!("{name}:{what}")));
             }
             Err(error) => findings.errors.push(format!("{name}: {error}")),
         }

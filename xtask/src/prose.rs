@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::{budgets, hygiene};
+use crate::{budgets, hygiene, words};
 
 /// Where the counts are kept.
 const COUNTS: &str = "xtask/prose.txt";
@@ -40,37 +40,51 @@ const CALQUES: &str = "for so long|so many|as far as|anew|befall|befalls|what be
 const NOBODY: &str = "nobody|nothing that|nothing is|nothing else|none of|somebody";
 
 /// The sentences of each file that a rule finds, by both names with a blank between.
-type Found = BTreeMap<String, Vec<String>>;
+pub(crate) type Found = BTreeMap<String, Vec<String>>;
 
 /// Prints the findings in some files, or writes down that there are fewer of them.
 pub(crate) fn run(root: &Path, names: &[&str]) -> Result<(), String> {
-    let found = everywhere(root)?;
+    let both = both(root)?;
     if names != ["--write"] {
         let wanted = |of: &str| names.is_empty() || names.iter().any(|part| of.contains(part));
-        for (of, sentences) in found.iter().filter(|(of, _)| wanted(of)) {
+        let found = both.iter().flat_map(|(_, found)| found);
+        for (of, sentences) in found.filter(|(of, _)| wanted(of)) {
             sentences.iter().for_each(|sentence| println!("{of}: {sentence}"));
         }
         return Ok(());
     }
-    // Without the file all counts are taken as they are.
-    let before = fs::read_to_string(root.join(COUNTS)).unwrap_or_else(|_| written(&found));
-    let more = grown(&found, &read(&before));
-    if !more.is_empty() {
-        return Err(format!("more findings than before:\n{}", more.join("\n")));
+    for (counts, found) in both {
+        // Without the file all counts are taken as they are.
+        let before = fs::read_to_string(root.join(counts)).unwrap_or_else(|_| written(&found));
+        let more = grown(&found, &read(&before));
+        if !more.is_empty() {
+            return Err(format!("more findings than before:\n{}", more.join("\n")));
+        }
+        let write = fs::write(root.join(counts), written(&found));
+        write.map_err(|error| format!("{counts}: {error}"))?;
     }
-    fs::write(root.join(COUNTS), written(&found)).map_err(|error| format!("{COUNTS}: {error}"))
+    Ok(())
 }
 
 /// Where the findings are not those that are written down, and pages that are over their budgets.
 pub(crate) fn findings(root: &Path) -> Vec<String> {
-    let text = fs::read_to_string(root.join(COUNTS)).unwrap_or_default();
-    let found = everywhere(root).unwrap_or_default();
-    let mut wrong = grown(&found, &read(&text));
-    if wrong.is_empty() && text != written(&found) {
-        wrong.push(format!("{COUNTS}: there are fewer findings now: `cargo xtask prose --write`"));
+    let mut wrong = budgets::findings(root);
+    for (counts, found) in both(root).into_iter().flatten() {
+        let text = fs::read_to_string(root.join(counts)).unwrap_or_default();
+        let more = grown(&found, &read(&text));
+        if more.is_empty() && text != written(&found) {
+            wrong.push(format!(
+                "{counts}: there are fewer findings now: `cargo xtask prose --write`"
+            ));
+        }
+        wrong.extend(more);
     }
-    wrong.extend(budgets::findings(root));
     wrong
+}
+
+/// The findings in sentences and in words, each with where they are counted.
+fn both(root: &Path) -> Result<[(&'static str, Found); 2], String> {
+    Ok([(COUNTS, everywhere(root)?), (words::COUNTS, words::everywhere(root)?)])
 }
 
 fn everywhere(root: &Path) -> Result<Found, String> {

@@ -10,7 +10,7 @@ local needed = max(max(ends, closed, latest) - offset, following)
 if failed then
   answer, messages = {'failed', failed.err}, nil
 elseif not (needed >= 0 and needed <= $FAR) then
-  -- Somebody else wrote what is no time.
+  -- Another program wrote a value that is not a time.
   answer, messages = {'damaged'}, nil
 elseif changed or #names > 0 then
   local ahead, longer, shorter, text = floor(1.25 * retention), false, false, nil
@@ -40,7 +40,7 @@ elseif changed or #names > 0 then
   -- what needs no memory.
   if state and (frees or #gone > 0) then told = try('HDEL', key, '') end
   if type(told) == 'number' and state then
-    -- Somebody else may have taken the expiry from the key.
+    -- Another program may have removed the expiry of the key.
     local lives = longer and 0 or try('PTTL', key)
     if longer or lives == -1 then told = try('PEXPIRE', key, left) elseif type(lives) ~= 'number' then told = lives end
   end

@@ -74,7 +74,7 @@ if not answer then
   end
   if answer[1] == 'converted' then
     answer[2], answer[3], answer[4] = floor(hold_epoch), floor(first), floor(its_block)
-    -- Also what changes nothing is written: whoever waits for replicas waits for a write.
+    -- Write also if nothing changes: a caller that waits for replicas waits for a write.
     changed = true
   end
   settle()

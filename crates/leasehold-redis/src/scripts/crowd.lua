@@ -1,7 +1,7 @@
 -- Those who share the lock: readers, holders of permits, or holders with one bond. They are numbered without gaps.
 -- What is taken of a bond is its number, however many have it.
 
--- Whether a token waits or shares, and its record; nothing where somebody else removed a part of it.
+-- Whether a token waits or shares, and its record; nothing if another program removed a part of it.
 function what(its)
   local record = its and get(its)
   local kind = record and byte(record)

@@ -8,7 +8,7 @@
 --                     for a lock that there is not
 -- or failed, as acquire says it.
 --
--- Atomic. Reads everybody who holds the lock or waits for it.
+-- Atomic. Reads all holders and waiters of the lock.
 -- include: begin
 -- include: clock
 fields = try('HGETALL', keys[1])

@@ -13,7 +13,7 @@ if wide then
   end
 end
 if ends > 0 or holders + waiters + closed > 0 then
-  -- Whoever has something of a semaphore came under the limit of that time.
+  -- A holder or waiter of a semaphore came under the limit of that time.
   local resized = limit > 0 and its_limit > 0 and (own or holder == token and ends > 0)
   if limit ~= its_limit and not resized then answer = {'wrong-kind', floor(limit)} end
 end

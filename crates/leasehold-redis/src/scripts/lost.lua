@@ -1,6 +1,6 @@
--- What there is to do about sharers when a lease ran out, the nearest end is asked for, or somebody else removed a field.
+-- Handles sharers when a lease has expired, the nearest end is needed, or another program removed a field.
 
--- The record of a sharer whose number somebody else removed: it may have been moved since, and written anew.
+-- The record of a sharer whose number another program removed: it may have moved since, and been written again.
 function found_again(its, record, number)
   for n = 1, min(holders, $STEP) do
     local slot = pack('$SLOT', '@', n)
@@ -32,8 +32,8 @@ local function permits_of_lost()
   return 'p', max(permits, 1)
 end
 
--- A holder of which somebody else removed a field. It holds until all is over that is stored: nothing says when its lease
--- ends, and its holder uses the lock.
+-- A holder that has lost a field to another program. It holds until every stored lease has ended: the end of its own is
+-- unknown, and its holder uses the lock.
 function lost_hold(number, slot)
   local mode, permits = permits_of_lost()
   local its_end = max(kept - retention + offset, first_end < $FAR and first_end or 0)

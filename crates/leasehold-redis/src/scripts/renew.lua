@@ -62,13 +62,13 @@ for i = 1, #keys do
       if wide then own, record = what(token) end
     end
     if ends > 0 and holder == token then
-      -- The head of the line reckons with the end that it was told.
+      -- The head of the queue waits for the end that it was given.
       if shorten == 1 and ends_now < ends then before = false end
       if shorten == 1 or ends_now > ends then ends = ends_now end
       if end_of > following or end_of == following and its_epoch > last_epoch then
         following, last_epoch = end_of, its_epoch
       end
-      -- Also what changes nothing is written: whoever waits for replicas waits for a write.
+      -- Write also if nothing changes: a caller that waits for replicas waits for a write.
       given, changed = now, true
       answer = asked > 0 and 2 or 1
     elseif own == $SHARES then

@@ -32,7 +32,8 @@ if not settle then
       end
     end
 
-    -- Tells a new first in line. before: who was first, or false to tell whoever is; asking: a token that needs no telling
+    -- Notifies a new head of the queue. before: the head until now, or false to notify any; asking: a token that needs no
+    -- notification
     function tell_first(before, asking)
       if waiters > 0 and head ~= before then tell_head(asking) end
     end
