@@ -30,7 +30,7 @@ fn now() -> Now {
     Now { at: StoreTime::from_micros(1_000_000), fence_floor: Fence::new(0, 1_000_000).unwrap() }
 }
 
-/// A lock that the first of so many has, while the others wait in its line.
+/// A lock that the first party holds, while all `waiters` queue.
 fn held(waiters: u128) -> (LockEntry, FenceBlock) {
     let mut entry = LockEntry::default();
     let Acquire::Granted(granted) = entry.perform(&wanted(0), now(), &mut Vec::new()) else {

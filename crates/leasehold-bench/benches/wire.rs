@@ -59,7 +59,7 @@ fn written(value: &Value, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Asks the server what it was not asked before, and gives the same bytes again afterwards.
+/// Sends each new request to the server, and replays the recorded answer afterwards.
 #[derive(Clone)]
 struct Replay {
     connection: MultiplexedConnection,
@@ -75,7 +75,7 @@ impl ConnectionLike for Replay {
                 return redis::parse_redis_value(answer);
             }
             let value = self.connection.req_packed_command(command).await?;
-            // A script that the server does not know yet is asked for again.
+            // If the server does not know the script yet, the client sends it again.
             if !matches!(value, Value::ServerError(_)) {
                 let mut bytes = Vec::new();
                 written(&value, &mut bytes);
@@ -159,7 +159,7 @@ fn renew(bencher: Bencher<'_, '_>, leases: usize) {
     });
 }
 
-/// The least: a short script call written, and a reply of seven numbers read.
+/// The floor: a short script call written, and a reply of seven numbers read.
 #[divan::bench]
 fn floor_write_and_read(bencher: Bencher<'_, '_>) {
     let mut bytes = Vec::new();

@@ -52,8 +52,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// Reads a state and writes one for each lock, as long as leasehold's, and gives it a fence. A lock has what none
-/// can do without: a lease that ends, and a key that does not stay for ever.
+/// For each lock, reads a state as long as leasehold's, writes one, and issues a fence. Every lock
+/// needs that much: a lease that expires, and a key that does, too.
 const TAKE_EACH: &str = "\
 local time, sub = redis.call('TIME'), string.sub
 local now = time[1] .. sub('00000' .. time[2], -6)
@@ -84,20 +84,20 @@ for i = 1, #KEYS do
 end
 return answers";
 
-/// What else a state of leasehold's has.
+/// The size of the remaining fields in leasehold's state.
 const STATE_REST: usize = 20;
 
 const NOTHING: &str = "return 1";
 
 pub(crate) const TTL_MS: u64 = 30_000;
 
-/// A connection of its own, with the settings that leasehold uses too where they matter here.
+/// A separate connection, with the settings of leasehold's that matter here.
 #[derive(Clone, Debug)]
 pub(crate) struct Bare {
     pub(crate) connection: MultiplexedConnection,
 }
 
-/// A script that the server knows.
+/// A script that the server has loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded(String);
 
@@ -125,7 +125,7 @@ impl Bare {
         Ok(Self { connection: connection.context("cannot connect to the server")? })
     }
 
-    /// Answers may take as long as they like, as those of a blocking command do.
+    /// Without a timeout for answers, which a blocking command needs.
     async fn connect_patiently(url: &str) -> anyhow::Result<Self> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         Self::connect_with(url, config, ProtocolVersion::RESP2).await
@@ -172,7 +172,7 @@ impl Bare {
         Ok(answer.is_some())
     }
 
-    /// Runs a script on these keys; whether it answered with a number above 0.
+    /// Runs a script on these keys; returns whether its answer was above 0.
     pub(crate) async fn call(
         &mut self,
         script: &Loaded,
@@ -185,7 +185,7 @@ impl Bare {
         Ok(answer > 0)
     }
 
-    /// Renews all of these in one pipeline; how many were renewed.
+    /// Renews all of these in one pipeline; returns how many were renewed.
     pub(crate) async fn extend_all(
         &mut self,
         script: &Loaded,
@@ -200,7 +200,7 @@ impl Bare {
         Ok(answers.iter().sum())
     }
 
-    /// Fills the server with keys that expire after `ttl_ms`, each at a time of its own.
+    /// Fills the server with keys that expire after `ttl_ms`, each after a different time.
     pub(crate) async fn fill(
         &mut self,
         prefix: &str,
@@ -220,9 +220,9 @@ impl Bare {
     }
 }
 
-/// The least that scripts about many locks can do to give each a fence and to take it back: a state
-/// is read and written for each. They know no owner, line, expiry, or release that comes too late, so
-/// what else a lock does comes on top.
+/// The least that a script about many locks can do to grant each with a fence and release it. It
+/// reads and writes a state for each. Owners, queues, expiry and expired releases would come on
+/// top.
 #[derive(Clone, Debug)]
 pub(crate) struct Batches {
     bare: Bare,
@@ -236,7 +236,7 @@ impl Batches {
         Ok(Self { bare, take, free })
     }
 
-    /// Takes all and releases all; whether both went as they should.
+    /// Acquires all and releases all; returns whether both succeeded.
     pub(crate) async fn cycle(&mut self, keys: &[String]) -> anyhow::Result<bool> {
         let tokens: Vec<String> = keys.iter().map(|_| token()).collect();
         for (script, takes) in [(&self.take, true), (&self.free, false)] {
@@ -260,7 +260,7 @@ pub(crate) fn token() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// Waits for a message that goes to everybody, and then tries again like everybody.
+/// Waits for a message to all waiters, and then tries again like all of them.
 #[derive(Debug)]
 pub(crate) struct PublishToAll {
     bare: Bare,
@@ -270,7 +270,7 @@ pub(crate) struct PublishToAll {
     channel: String,
 }
 
-/// A message that got lost must not stop a benchmark.
+/// A lost message must not stop a benchmark.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl PublishToAll {
@@ -303,8 +303,8 @@ impl PublishToAll {
 
 /// Waits in the server for an element of a list, which one waiter gets, and then tries again.
 ///
-/// In turn, the element is the right to try, and nobody tries without it unless it seems lost. A
-/// newcomer who tries first may come before those who wait.
+/// In turn, the element is the right to try. A waiter tries without it only if it seems lost.
+/// Otherwise, a newcomer tries first and may overtake the waiters.
 #[derive(Debug)]
 pub(crate) struct BlockingPop {
     bare: Bare,
@@ -319,7 +319,7 @@ impl BlockingPop {
         let mut bare = Bare::connect_patiently(url).await?;
         let release = bare.load(if in_turn { DELETE_AND_PASS_ON } else { DELETE_AND_PUSH }).await?;
         let list = format!("{key}:released");
-        // The right to try first is there from the begin, once.
+        // The first element is pushed once, at the start.
         if in_turn && bare.set(&format!("{key}:begun"), "1").await? {
             let mut push = redis::cmd("RPUSH");
             push.arg(&list).arg("1").query_async::<()>(&mut bare.connection).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// Measures what leasehold's locks cost, beside what the store could do at best.
+/// Measures what leasehold's locks cost, and what the store could do at best.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leasehold-bench", version)]
 pub(crate) struct Args {
@@ -15,22 +15,22 @@ pub(crate) struct Args {
     /// Print one JSON document instead of tables
     #[arg(long)]
     pub(crate) json: bool,
-    /// How often each variant gets its turn [default: 5; with --quick 1]
+    /// How many turns each variant gets [default: 5; with --quick 1]
     #[arg(long)]
     rounds: Option<u32>,
     /// How long each turn takes, in seconds [default: 1; with --quick 0.1]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Small numbers, to see that everything works
+    /// Small numbers, to check that everything works
     #[arg(long)]
     pub(crate) quick: bool,
-    /// uncontended: how many callers at once, separated by commas [default: 1,64,1024]
+    /// uncontended: how many concurrent callers, separated by commas [default: 1,64,1024]
     #[arg(long, value_delimiter = ',')]
     callers: Vec<usize>,
-    /// handoff: how many contend for the lock, separated by commas [default: 2,16,64,100,1000]
+    /// handoff: how many contenders, separated by commas [default: 2,16,64,100,1000]
     #[arg(long, value_delimiter = ',')]
     pub(crate) waiters: Vec<usize>,
-    /// handoff: for how long each holds the lock, in ms, separated by commas [default: 0]
+    /// handoff: how long each holds the lock, in ms, separated by commas [default: 0]
     #[arg(long, value_delimiter = ',')]
     pub(crate) hold: Vec<u64>,
     /// handoff: delay added to the connection each way, in ms [default: 0]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// renew: how many locks are held [default: 10000]
     #[arg(long)]
     locks: Option<usize>,
-    /// report: leave out the libraries of other languages, which pip and npm install
+    /// report: leave out other languages' libraries, which pip and npm install
     #[arg(long)]
     pub(crate) no_programs: bool,
     /// report: the folder of performance.md [default: docs, where this was built]
@@ -80,22 +80,22 @@ const VARIANTS: [&str; 21] = [
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum What {
-    /// Take and release, nobody in the way
+    /// Acquire and release, without other contenders
     Uncontended,
-    /// From the begin of a release until the next has the lock
+    /// From the start of a release until the next holder has the lock
     Handoff,
-    /// A holder dies: how late its lock is taken over
+    /// A holder dies: how long after the expiry its lock is granted
     Expiry,
     /// Many held locks, renewed in the background
     Renew,
-    /// What others notice while very many locks are renewed
+    /// What other clients notice while very many locks are renewed
     Others,
     /// What each operation costs the server
     Scripts,
     /// All of it
     All,
-    /// All of it, beside other libraries and on all scales, written to docs: the table and the plots to
-    /// performance.md, all tables to plots/report.md
+    /// All of it, with other libraries and on all scales, written to docs: the table and the plots
+    /// to performance.md, all tables to plots/report.md
     Report,
 }
 
@@ -129,8 +129,9 @@ impl Args {
         Duration::from_secs_f64(seconds.clamp(0.01, 600.0))
     }
 
-    /// In how many pieces each variant has a turn of this length, by turns with the others: a shared host changes its
-    /// pace several times a second, and what was measured at another one can't be compared.
+    /// How many pieces a variant's turn of this length has. The pieces of all variants alternate,
+    /// since a shared host changes its pace several times a second. Results from different paces
+    /// can't be compared.
     pub(crate) fn pieces(&self, turn: Duration) -> u32 {
         const PIECE: Duration = Duration::from_millis(50);
         let pieces = turn.as_nanos() / PIECE.as_nanos();

@@ -1,4 +1,4 @@
-//! `leasehold run KEY -- true` beside `flock FILE true`.
+//! Compares `leasehold run KEY -- true` with `flock FILE true`.
 
 use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use serde::Serialize;
 use crate::cli::Args;
 use crate::stats::{Spread, median};
 
-/// From the start of a program to its end, over all times.
+/// From the start of a program to its end, over all runs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Run {
     pub(crate) times: u32,
     pub(crate) nothing_ms: Option<Spread>,
     pub(crate) flock_ms: Option<Spread>,
-    /// As it is built by default.
+    /// The default build.
     pub(crate) shared: Program,
-    /// The static one, where that was built.
+    /// The static build, if there is one.
     pub(crate) fixed: Option<Program>,
 }
 
@@ -29,13 +29,13 @@ pub(crate) struct Program {
     /// `leasehold --version`: the start of the program alone.
     pub(crate) version_ms: Option<Spread>,
     pub(crate) run_ms: Option<Spread>,
-    /// Of `flock FILE true`, of the medians.
+    /// The median, relative to the median of `flock FILE true`.
     pub(crate) ratio: f64,
-    /// What starting both programs takes, of the same.
+    /// What starting both programs takes, relative to the same median.
     pub(crate) floor: f64,
 }
 
-/// Nothing where a program is missing.
+/// `None` if a program is missing.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Option<Run>> {
     let ours = std::env::current_exe()?.with_file_name("leasehold");
     let target = ours.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Option<Run>> {
     let builds: Vec<PathBuf> = [ours, fixed].into_iter().filter(|path| path.exists()).collect();
     let mut programs: Vec<(&Path, Vec<&str>)> =
         vec![(Path::new("true"), vec![]), (Path::new("flock"), vec![file, "true"])];
-    // A store for each: one of them may have been built from another version.
+    // One store for each, since they may be of different versions.
     let store =
         |number| format!("embedded:{}", folder.path().join(format!("store-{number}")).display());
     let urls: Vec<String> = (0..builds.len()).map(store).collect();
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Option<Run>> {
     for round in 0..=times {
         for (program, took) in programs.iter().zip(&mut took) {
             let Some(ms) = timed(program)? else { return Ok(None) };
-            // The first makes the store.
+            // The first run creates the store.
             took.extend((round > 0).then_some(ms));
         }
     }

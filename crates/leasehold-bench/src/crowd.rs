@@ -8,20 +8,20 @@ use crate::scripts::{Bench, Measured, Party};
 use crate::server::Server;
 use crate::stats::Spread;
 
-/// One size of a crowd.
+/// A crowd of one size.
 #[derive(Debug, Serialize)]
 pub(crate) struct Crowd {
     pub(crate) others: usize,
     /// In µs, by the server's own count.
     pub(crate) operations: Vec<(&'static str, Option<Spread>)>,
-    /// Of the server's memory, for each.
+    /// The server's memory for each waiter or sharer.
     pub(crate) bytes: Option<Spread>,
 }
 
-/// How often each operation is done beside a crowd.
+/// How often each operation is carried out with a crowd.
 const OFTEN: usize = 64;
 
-/// All in the line of one lock.
+/// A crowd in the queue of one lock.
 pub(crate) async fn waiting(args: &Args, others: usize) -> anyhow::Result<Crowd> {
     let mut rounds = Vec::new();
     for round in 0..args.rounds() {
@@ -33,7 +33,7 @@ pub(crate) async fn waiting(args: &Args, others: usize) -> anyhow::Result<Crowd>
     Ok(Crowd::of(others, rounds))
 }
 
-/// All holding one lock.
+/// A crowd that holds one lock.
 pub(crate) async fn holding(args: &Args, mode: Mode, others: usize) -> anyhow::Result<Crowd> {
     let mut rounds = Vec::new();
     for round in 0..args.rounds() {
@@ -47,7 +47,7 @@ pub(crate) async fn holding(args: &Args, mode: Mode, others: usize) -> anyhow::R
 
 async fn bench(server: &Server, round: u32, others: usize) -> anyhow::Result<Bench<'_>> {
     let mut bench = Bench::connect(server, round, OFTEN.min(others)).await?;
-    // The server knows the scripts.
+    // From here on the server has the scripts.
     bench.contended(1, 1, 1).await?;
     bench.measured.clear();
     Ok(bench)

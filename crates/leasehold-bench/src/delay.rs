@@ -1,9 +1,8 @@
 //! A TCP relay that adds a fixed delay each way.
 //!
-//! The test kit's proxy counts its delays in whole ticks of a millisecond, which is right for
-//! faults; here a delay of 1 ms has to be one to within some 0.1 ms, so a thread of its own asks
-//! the kernel to be woken at each due time, and for nothing but the sockets that have something.
-//! Linux only: elsewhere the other measurements work.
+//! The test kit's proxy counts its delays in whole milliseconds, which suffices for faults. Here a
+//! delay of 1 ms has to be exact to about 0.1 ms. So a separate thread asks the kernel to wake it
+//! at each due time, and when a socket has data. Linux only: elsewhere the other measurements work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::event::{Timespec, epoll};
 
-/// How long the thread may take to notice that it is to stop.
+/// How long the thread may take to notice that it has to stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// A running relay; dropping it stops it and closes its connections.
@@ -66,7 +65,7 @@ impl Drop for Delay {
     }
 }
 
-/// What the kernel calls the listener; a pair's sockets are twice its number, and one more.
+/// The kernel's label for the listener. A pair's sockets have twice its number, and one more.
 const NEWCOMER: epoll::EventData = epoll::EventData::new_u64(0);
 
 struct Relay {
@@ -76,7 +75,7 @@ struct Relay {
     ready: OwnedFd,
     pairs: BTreeMap<u64, Pair>,
     next_pair: u64,
-    /// Everything on its way, in order: with one delay for all, what came first is due first.
+    /// All data under way, in order: with one delay for all, the oldest is due first.
     chunks: VecDeque<Chunk>,
 }
 
@@ -89,7 +88,7 @@ struct Chunk {
     due: Instant,
     pair: u64,
     way: Way,
-    /// Nothing when the sender has closed.
+    /// Empty if the sender has closed.
     bytes: Vec<u8>,
 }
 
@@ -111,14 +110,14 @@ impl Relay {
         self.pass_on();
     }
 
-    /// Until something came or something is due; who has sent.
+    /// Waits for data or until a chunk is due; returns which sockets have data.
     fn wait(&self) -> Vec<u64> {
         let due = self.chunks.front().map(|chunk| chunk.due);
         let left = due.map_or(LOOK_UP, |due| due.saturating_duration_since(Instant::now()));
         let left = left.min(LOOK_UP);
         let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
         let mut events = Vec::with_capacity(256);
-        // A signal that interrupts it only makes the turn come sooner.
+        // An interrupting signal only makes the turn come sooner.
         let _count: Result<_, _> =
             epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
         events.iter().map(|event: &epoll::Event| event.data.u64()).collect()
@@ -126,13 +125,13 @@ impl Relay {
 
     fn accept(&mut self) {
         while let Ok((client, _)) = self.listener.accept() {
-            // A connection that can't be made is dropped, and its client sees it closed.
+            // If the connection upstream fails, the client sees its own closed.
             let Ok(pair) = Pair::new(client, self.upstream) else { continue };
             for (socket, name) in
                 [(&pair.client, self.next_pair * 2), (&pair.server, self.next_pair * 2 + 1)]
             {
                 let name = epoll::EventData::new_u64(name);
-                // Without it the connection stands still, which nobody could overlook.
+                // If this fails, the connection hangs, which is easy to notice.
                 let _added: Result<_, _> =
                     epoll::add(&self.ready, socket, name, epoll::EventFlags::IN);
             }
@@ -152,7 +151,7 @@ impl Relay {
             let length = match from.read(&mut buffer) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // A reset is passed on as a close.
+                // A reset is forwarded as a close.
                 Err(_) => 0,
             };
             let bytes = buffer.get(..length).unwrap_or_default().to_vec();
@@ -168,7 +167,7 @@ impl Relay {
         }
     }
 
-    /// Writes all that is due.
+    /// Writes all chunks that are due.
     fn pass_on(&mut self) {
         while let Some(chunk) = self.chunks.front_mut()
             && chunk.due <= Instant::now()
@@ -182,7 +181,7 @@ impl Relay {
             match written {
                 Ok(length) if length < chunk.bytes.len() => drop(chunk.bytes.drain(..length)),
                 Ok(_) => drop(self.chunks.pop_front()),
-                // The receiver is slow; the turn comes again at once.
+                // The receiver is slow; the next turn tries again.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => {
                     self.pairs.remove(&chunk.pair);

@@ -1,6 +1,7 @@
-//! Measures the embedded store's frame by itself, without lock table and client.
+//! Measures the embedded store's frame alone, without lock table and client.
 //!
-//! Each of two steps takes and returns a word in a shared file, and replaces one small record in a transaction.
+//! Each of two steps locks and unlocks a word in a shared file, and replaces one small record in a
+//! transaction.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,12 +13,12 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// As large as the store makes its data file unless it is told otherwise.
+/// The default size of the store's data file.
 const BYTES_MAX: usize = 256 << 20;
-/// As many bytes as the record of a lock with one holder has.
+/// The size of the record of a lock with one holder.
 const RECORD: [u8; 128] = [7; 128];
 
-/// What is taken around each transaction.
+/// The lock around each transaction.
 pub(crate) struct Word(NonNull<AtomicU64>);
 
 // SAFETY: what it points to is mapped for as long as this lives, and is changed atomically only.
@@ -30,7 +31,7 @@ impl Word {
     const TAKEN: u64 = 1;
 
     fn change(&self, from: u64, to: u64) -> anyhow::Result<()> {
-        // SAFETY: mapped while this lives, aligned as a page is, and changed atomically only.
+        // SAFETY: mapped while this lives, page-aligned, and changed only atomically.
         let word = unsafe { self.0.as_ref() };
         let changed = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         ensure!(changed.is_ok(), "somebody else is inside");
@@ -40,7 +41,8 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and nobody can use it any more. Failing, it stays.
+        // SAFETY: mapped with this length, and this was the last user. If unmapping fails, it stays
+        // mapped.
         _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<AtomicU64>()) };
     }
 }
@@ -58,7 +60,7 @@ impl EmbeddedFloor {
         options.map_size(BYTES_MAX);
         let flags =
             EnvFlags::NO_LOCK | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::WRITE_MAP;
-        // SAFETY: this folder was made just now, and one task of this process writes to it.
+        // SAFETY: this folder is new, and only one task of this process writes to it.
         let environment = unsafe {
             options.flags(flags);
             options.open(folder)?
@@ -71,7 +73,7 @@ impl EmbeddedFloor {
         Ok(Self { environment, records })
     }
 
-    /// The word that is taken around each transaction.
+    /// The lock around each transaction.
     pub(crate) fn gate(&self) -> anyhow::Result<Word> {
         let path = self.environment.path().join("gate");
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
@@ -84,7 +86,7 @@ impl EmbeddedFloor {
         NonNull::new(page.cast()).map(Word).context("no memory")
     }
 
-    /// Two steps.
+    /// Two steps, as an acquisition and a release.
     pub(crate) fn cycle(&self, gate: &Word) -> anyhow::Result<()> {
         for step in [1, 2] {
             gate.change(Word::FREE, Word::TAKEN)?;

@@ -1,4 +1,4 @@
-//! Measures how late a waiter follows a dead holder, and what that costs the server.
+//! Measures how soon a waiter gets a dead holder's lock, and what that costs the server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,15 +27,15 @@ pub(crate) struct Takeovers {
     pub(crate) other_keys: usize,
     pub(crate) ttl_ms: u64,
     pub(crate) takeovers: u64,
-    /// Before the lease could have ended. Always 0, or the lock is none.
+    /// Take-overs before the lease could have expired. Must be 0.
     pub(crate) early: u64,
     pub(crate) not_released: u64,
-    /// Counted from the moment the lease was *asked* for plus its ttl, which is before the server's
+    /// Counted from the moment of the lease's *request* plus its ttl, which is before the server's
     /// own count ends.
     pub(crate) late_p50_us: Option<Spread>,
     pub(crate) late_p99_us: Option<Spread>,
     pub(crate) late_max_us: Option<Spread>,
-    /// Beyond the holder's request, the waiter's place in line and the release.
+    /// Without the holder's request, the waiter's enqueuing and the release.
     pub(crate) commands_per_takeover: Option<Spread>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Takeovers {
 pub(crate) struct Herd {
     pub(crate) waiters: usize,
     pub(crate) late_us: Option<Spread>,
-    /// All that clients sent from before the expiry until well after the take-over.
+    /// All requests of the clients from before the expiry until well after the take-over.
     pub(crate) commands: Option<Spread>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Expiry> {
     let waiters = Client::connect(server.url()).await?;
     let at_once = if args.quick { 4 } else { 25 };
     let batches = if args.quick { 1 } else { 4 };
-    // Opens the waiters' wake channel, which the first wait of a client does once.
+    // Opens the waiters' wake channel; a client's first wait does that once.
     batch(&holders, &waiters, 1, &mut Latencies::new()).await?;
 
     let (others, in_herd) = if args.quick { (1000, 20) } else { (100_000, 1000) };
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Expiry> {
     let mut herds = Vec::new();
     for _ in 0..args.rounds() {
         for (other_keys, turns) in [0, others].into_iter().zip(&mut turns) {
-            // Spread over the time that the batches take, and some before and after.
+            // Distributed over the time of the batches, with some before and after.
             let lasting = 1000 + 900 * batches;
             bare.fill("other/", other_keys, 200..lasting).await?;
             let before = server.calls();
@@ -79,7 +79,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Expiry> {
             let commands = server.calls().since(&before, &["evalsha", "eval"]) as f64;
             turn.commands = commands / turn.late.count() as f64 - 3.0;
             turns.push(turn);
-            // What is left of the other keys must not disturb what is measured without them.
+            // The remaining keys must not disturb the next measurement, which has none.
             drop(server.command(&["FLUSHALL", "SYNC"]));
         }
         herds.push(herd(&server, in_herd).await?);
@@ -128,8 +128,8 @@ impl Takeovers {
     }
 }
 
-/// So many locks whose holders die, at moments of their own, with one waiter each. How many were
-/// handed over too early, and how many leases did not last to their release.
+/// Some locks whose holders die at different moments, with one waiter each. Returns how many were
+/// granted too early, and how many new leases ended before their release.
 async fn batch(
     holders: &Client,
     waiters: &Client,
@@ -167,12 +167,12 @@ async fn batch(
     Ok((early, not_released))
 }
 
-/// As the process that held it would have: nothing is said to anybody.
+/// Like the death of the holder's process: the store is not notified.
 fn die(guard: Guard) {
     std::mem::forget(guard);
 }
 
-/// How late one of so many waiting clients has the lock, and how many requests all of them sent.
+/// How late one of `waiting` clients has the lock, and how many requests all of them sent.
 async fn herd(server: &Server, waiting: usize) -> anyhow::Result<(Duration, u64)> {
     let mut clients = Vec::new();
     for _ in 0..waiting {
@@ -180,8 +180,9 @@ async fn herd(server: &Server, waiting: usize) -> anyhow::Result<(Duration, u64)
     }
     let holder = Client::connect(server.url()).await?;
     let mut outcome = None;
-    // A busy machine needs longer to get everybody into line. No whole seconds: every waiter
-    // looks at its clock once in each, and all of these share one core.
+    // Longer leases are for busy machines, on which the waiters take longer to queue. No whole
+    // seconds: every waiter looks at its clock once in each second, and all of these share one
+    // core.
     for ttl in [1600, 3600, 7400, 15_600].map(Duration::from_millis) {
         outcome = stampede(server, &clients, &holder, ttl).await?;
         if outcome.is_some() {
@@ -195,7 +196,7 @@ async fn herd(server: &Server, waiting: usize) -> anyhow::Result<(Duration, u64)
     outcome.with_context(|| format!("{waiting} waiters did not get into line; is the machine busy"))
 }
 
-/// `None` when the waiters were not all in line in time.
+/// `None` if some waiter was not queued in time.
 async fn stampede(
     server: &Server,
     clients: &[Client],
@@ -213,7 +214,7 @@ async fn stampede(
     }
     loop {
         let info = holder.inspect(&key).await?;
-        // Half of it must be left, so that what getting into line cost is over by the end.
+        // Half of it must be left, so that the cost of queuing is over by the end.
         if asked.elapsed() > ttl / 2 {
             tasks.shutdown().await;
             return Ok(None);
@@ -226,7 +227,7 @@ async fn stampede(
     let before = server.calls();
     let first = tasks.join_next().await.context("somebody waits")??;
     let late = asked.elapsed().saturating_sub(ttl);
-    // Whoever else would stir because of the expiry has done so by then.
+    // By then, any other client that the expiry wakes has sent its requests.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let commands = server.calls().since(&before, &["evalsha", "eval"]);
     drop(first?);

@@ -1,4 +1,4 @@
-//! The simplest queue in the server, and a bare message: the least that a hand-off can cost.
+//! The simplest queue in the server, and a bare message: lower bounds for the cost of a hand-off.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::sync::mpsc;
 
 use crate::bare::{Bare, Loaded, TTL_MS, token};
 
-/// Takes a lock that is free, or stands in line with the name of a channel.
+/// Acquires a free lock, or queues with the name of a channel.
 const TAKE_OR_STAND: &str = "\
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[3]) then return 1 end
 redis.call('RPUSH', KEYS[2], ARGV[1] .. ARGV[2])
 return 0";
 
-/// Gives the lock to the first in line, and tells that one alone.
+/// Grants the lock to the head of the queue, and notifies only that one.
 const HAND_OVER: &str = "\
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local first = redis.call('LPOP', KEYS[2])
@@ -27,10 +27,12 @@ else
 end
 return 1";
 
-/// The same as [`TAKE_OR_STAND`] with what a record of leasehold's form takes at least: one hash with a packed state, a text
-/// about the grant and two fields for each who waits, of leasehold's lengths, the end of a lease, and a fence for each grant.
+/// As [`TAKE_OR_STAND`], with the least that a record of leasehold's form needs. That is one hash
+/// with a packed state, a text about the grant, two fields for each waiter, the lease's end, and a
+/// fence for each grant.
 ///
-/// A token has the length of leasehold's, which is half of what the others here compare.
+/// All have leasehold's lengths. A token is half as long as the values that the others here
+/// compare.
 const STAND_IN_RECORD: &str = "\
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
 local time = redis.call('TIME')
@@ -56,7 +58,7 @@ redis.call('HSET', KEYS[1], 'state',
   .. channel .. ARGV[1] .. sub(ARGV[2], #channel + 1, 35))
 return 0";
 
-/// The same as [`HAND_OVER`] with such a record.
+/// As [`HAND_OVER`], with such a record.
 const HAND_OVER_RECORD: &str = "\
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
 local time = redis.call('TIME')
@@ -83,13 +85,14 @@ redis.call('HDEL', KEYS[1], place, token)
 redis.call('PUBLISH', sub(waiter, from, from + length - 1), sub(waiter, from + length, from + length + 31) .. pack('<d', fence))
 return 1";
 
-/// As much as a waiter of leasehold sends beside its token; the record keeps the part that is as long as leasehold's.
+/// The bytes that a waiter of leasehold sends besides its token. The record keeps the part that is
+/// as long as leasehold's.
 const REST_OF_WAITER: usize = 147;
 
-/// A message that does not come ends the measurement: nothing here looks again.
+/// A lost message ends the measurement: these waiters have no timers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection that hears of one channel.
+/// A connection that is subscribed to one channel.
 #[derive(Debug)]
 struct Ear {
     bare: Bare,
@@ -106,7 +109,7 @@ impl Ear {
         Ok(Self { bare, messages })
     }
 
-    /// What the next message says.
+    /// The next message.
     async fn hear(&mut self) -> anyhow::Result<Vec<u8>> {
         loop {
             let message = tokio::time::timeout(PATIENCE, self.messages.recv()).await;
@@ -121,8 +124,8 @@ impl Ear {
     }
 }
 
-/// Waits in a list of the server for a release that names it the next holder: a line without
-/// heartbeats, in which a waiter that died stops all behind it, and with a list a lock without fences.
+/// Queues in a list of the server until a release names it the next holder. There are no
+/// heartbeats, so a dead waiter blocks all behind it. With a list, the lock also lacks fences.
 #[derive(Debug)]
 pub(crate) struct BareFifo {
     ear: Ear,
@@ -130,11 +133,11 @@ pub(crate) struct BareFifo {
     take: Loaded,
     release: Loaded,
     keys: [String; 2],
-    /// Its channel, and what else its field has.
+    /// Its channel, and the rest of its field.
     label: String,
 }
 
-/// What keeps the line.
+/// How the queue is stored.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kept {
     /// A key, and a list.
@@ -143,10 +146,10 @@ pub(crate) enum Kept {
     Record,
 }
 
-/// What its requests and its messages come over.
+/// The connections for requests and for messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wires {
-    /// One connection, as only version 3 of the protocol lets them.
+    /// One connection for both, which needs version 3 of the protocol.
     Shared,
     /// A connection for each.
     Apart,
@@ -196,12 +199,12 @@ impl BareFifo {
     }
 }
 
-/// Passes a message round: no lock at all, only what it takes to tell the next one.
+/// Passes a message round: no lock, only the notification of the next one.
 #[derive(Debug)]
 pub(crate) struct Message {
     ear: Ear,
     next: String,
-    /// The first one starts.
+    /// Whether it starts the round.
     starts: bool,
 }
 

@@ -8,7 +8,7 @@ pub(crate) struct Machine {
     cores: usize,
     cpu: Option<String>,
     kernel: String,
-    /// The source that was measured: a commit and its date.
+    /// The measured source: a commit and its date.
     commit: Option<String>,
     /// Runnable tasks over the last minute, before and after.
     load_before: Option<f64>,
@@ -65,7 +65,7 @@ fn load() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// How many bytes the allocator has handed out, with what it adds to each piece. With glibc only.
+/// How many bytes the allocator has handed out, with its overhead. With glibc only.
 pub(crate) fn allocated_bytes() -> Option<u64> {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

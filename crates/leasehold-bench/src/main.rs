@@ -1,9 +1,9 @@
-//! Measures what a lock costs, beside the best that its store could do in the same run.
+//! Measures what a lock costs, and the best that its store could do in the same run.
 //!
-//! Every command starts private servers on loopback, takes the variants in turn within each round,
-//! and reports medians over the rounds together with the median of the ratios *within* a round,
-//! which is what survives a noisy machine. Nothing here passes or fails on time; the counts that
-//! no machine can change are checked by the crate's tests.
+//! Every command starts private servers on loopback, and the variants alternate within each round.
+//! The results are medians over the rounds, and medians of the ratios *within* a round, which
+//! survive a noisy machine. Time decides no result here. The crate's tests check those counts that
+//! are the same on every machine.
 #![allow(
     clippy::disallowed_methods,
     reason = "intervals of some seconds are measured here, and no lease depends on them"
@@ -40,7 +40,7 @@ use clap::Parser as _;
 use crate::cli::{Args, What};
 use crate::report::Document;
 
-/// What a report is made of.
+/// How many parts a report has.
 const PARTS: u32 = 10;
 
 fn main() -> ExitCode {
@@ -54,21 +54,21 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    // One thread, as most users of a lock have for their input and output; a second one makes
-    // many small requests over one connection slower, not faster.
+    // One thread, as most users of a lock have for their input and output. A second one makes many
+    // small requests over one connection slower.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut document = Document::new(args);
         let report = args.what == What::Report;
         let all = args.what == What::All || report;
         let begun = std::time::Instant::now();
-        // What is measured at present, and how much of all that is.
+        // Prints the progress of a report.
         let step = |part: u32, what: &str| {
             if report {
                 report::progress(part, PARTS, begun.elapsed(), what);
             }
         };
-        // First, while what the process has in use is what the leases need.
+        // First, while only the leases have allocated memory.
         if all || args.what == What::Renew {
             step(0, "renewals");
             document.renew = Some(renew::run(args).await?);

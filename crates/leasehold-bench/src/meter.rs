@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::server::Server;
 
-/// Runs from its start to its reading.
+/// Measures from its start to its reading.
 #[derive(Debug)]
 pub(crate) struct Meter {
     server: Option<Server>,
@@ -20,7 +20,7 @@ pub(crate) struct Meter {
 pub(crate) struct Reading {
     pub(crate) wall: Duration,
     pub(crate) client_us: f64,
-    /// Not a number without a server.
+    /// NaN without a server.
     pub(crate) server_us: f64,
 }
 

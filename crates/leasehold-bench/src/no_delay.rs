@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-/// Never made.
+/// Never created.
 #[derive(Debug)]
 pub(crate) enum Delay {}
 

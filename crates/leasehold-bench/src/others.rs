@@ -21,13 +21,13 @@ pub(crate) struct Others {
     pub(crate) ttl_ms: u64,
     pub(crate) renewals_per_second: Option<Spread>,
     pub(crate) failed: u64,
-    /// Leases that did not last until they were released. Always 0.
+    /// Leases that ended before their release. Must be 0.
     pub(crate) lost: u64,
     pub(crate) idle_p50_us: Option<Spread>,
     pub(crate) idle_p99_us: Option<Spread>,
     pub(crate) renewing_p50_us: Option<Spread>,
     pub(crate) renewing_p99_us: Option<Spread>,
-    /// Of the 99th percentiles within each round.
+    /// The ratio of the 99th percentiles within each round.
     pub(crate) ratio: Option<Spread>,
 }
 
@@ -46,7 +46,8 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Others> {
     let (mut idle, mut renewing, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let (mut failed, mut lost) = (0, 0);
     for _ in 0..rounds {
-        // Those that came in a moment are long since renewed by the time it ends.
+        // Leases acquired in one moment are also renewed in one moment. By the end of this time,
+        // that is long over.
         idle.push(pings(&server, length / 2).await?);
         let held = Held::take(&server, leases, ttl).await?;
         let (renewed, begun) = (held.renewed(), Instant::now());
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Others> {
     })
 }
 
-/// Asks from a thread of its own, as another process would.
+/// Sends from another thread, as another process would.
 async fn pings(server: &Server, length: Duration) -> anyhow::Result<Latencies> {
     let addr = server.addr();
     tokio::task::spawn_blocking(move || ask(addr, length)).await?
@@ -90,7 +91,7 @@ fn ask(addr: SocketAddr, length: Duration) -> anyhow::Result<Latencies> {
     let mut answer = [0; 7];
     while begun.elapsed() < length {
         due += EVERY;
-        // One that is late because the one before was slow counts from when it was due.
+        // If the PING before delayed this one, its time counts from when it was due.
         let left = due.saturating_duration_since(Instant::now());
         let sent = if left.is_zero() {
             due
@@ -102,7 +103,7 @@ fn ask(addr: SocketAddr, length: Duration) -> anyhow::Result<Latencies> {
         connection.read_exact(&mut answer)?;
         ensure!(&answer == b"+PONG\r\n", "another answer to PING than PONG");
         latencies.record(sent.elapsed());
-        // A machine that stood still for long has nobody to catch up for.
+        // After a long stall of the machine, the missed PINGs are skipped.
         due = due.max(Instant::now().checked_sub(10 * EVERY).unwrap_or(due));
     }
     Ok(latencies)

@@ -18,7 +18,7 @@ fn shown(value: f64) -> String {
     if value.is_finite() { digits(value) } else { "–".to_owned() }
 }
 
-/// Puts the table between the marks of the page, and the plots and all other tables beside it.
+/// Puts the table between the marks of the page, and writes the plots and the report.
 pub(crate) fn write(docs: &Path, document: &Document) -> anyhow::Result<()> {
     let path = docs.join("performance.md");
     let page = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -41,7 +41,7 @@ pub(crate) fn write(docs: &Path, document: &Document) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All tables but that of the page, as Markdown.
+/// All tables except the page's, as Markdown.
 fn report(document: &Document) -> String {
     let mut text = format!("# Everything that a report measured\n\n{}\n\n", document.head());
     if let Some(peers) = &document.peers {
@@ -130,7 +130,7 @@ fn scale(document: &Document, text: &mut String) {
     on_paper(document, text);
 }
 
-/// What a million a second would take of a cluster, from what one of them costs.
+/// The share of a cluster that a million operations a second would need, extrapolated from one.
 fn on_paper(document: &Document, text: &mut String) {
     let clients = document.scale.as_ref().and_then(|scale| scale.clients.last());
     let together = document.uncontended.as_ref().and_then(|all| all.row("leasehold", 64));
@@ -161,7 +161,7 @@ fn on_paper(document: &Document, text: &mut String) {
     ]);
     for (name, costs) in rows {
         let Some((server, client)) = costs else { continue };
-        // A µs for each of a million a second is one core.
+        // One µs for each of a million a second is one core.
         table.row([
             name,
             digits(server.median),
@@ -181,8 +181,8 @@ fn on_paper(document: &Document, text: &mut String) {
     );
 }
 
-/// What each thing costs, its ratio to a yardstick, the aim, and the ratio of the floor: what no lock could do
-/// better in the same run.
+/// For each thing: its cost, its ratio to a yardstick, the aim, and the floor's ratio. The floor is
+/// the best that any lock could do in the same run.
 fn paid(document: &Document) -> Table {
     let mut table = Table::new(&["what", "costs", "ratio", "aim", "floor"]);
     let mut row = |what: String, costs: String, ratio: f64, aim: &str, floor: f64| {
@@ -299,7 +299,7 @@ fn paid(document: &Document) -> Table {
                 per_second(bare.client_us_per_renewal, bare.server_us_per_renewal)
             }),
         );
-        // None where memory was used again that had been freed before.
+        // Zero if memory was reused that had been freed before.
         let bytes = renew.bytes_per_lock.filter(|bytes| bytes.median > 0.0);
         row(
             "client memory for a held lease, bytes".to_owned(),

@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::stats::Spread;
 use crate::uncontended::{self, Subject};
 
-/// Each library, by what it is asked to do.
+/// All libraries, by job.
 #[derive(Debug, Serialize)]
 pub(crate) struct Peers {
     pub(crate) server: String,
@@ -35,9 +35,9 @@ pub(crate) struct Peers {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) library: String,
-    /// Per second, and that as a share of leasehold's within each round; for each job.
+    /// For each job: the rate per second, and its share of leasehold's within each round.
     pub(crate) rates: Vec<Option<(Spread, Spread)>>,
-    /// Processor time of the process that takes the locks, for each of those that a rate counts.
+    /// Processor time of the client process per counted operation.
     pub(crate) client_us: Vec<Option<Spread>>,
 }
 
@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-/// How long one that waits sleeps before it asks again, where a library lets that be chosen.
+/// How long a waiter sleeps between two polls, if the library lets that be set.
 const TIGHT_MS: u32 = 1;
 
 enum Contestant {
@@ -74,7 +74,7 @@ struct Said {
     cpu_us: f64,
 }
 
-/// How often a second, and the client's processor time for each.
+/// The rate per second, and the client's processor time for each.
 #[derive(Clone, Copy)]
 struct Rate {
     per_second: f64,
@@ -100,7 +100,7 @@ impl Contestant {
         }
     }
 
-    /// Nothing where the setting makes no difference.
+    /// `None` if the setting makes no difference.
     async fn rate(
         &self,
         server: &Server,
@@ -129,7 +129,7 @@ impl Contestant {
             (Self::Program { pause_ms: 1.., .. } | Self::Rslock(_), Job::Cycle { .. }) => {
                 return Ok(None);
             }
-            // It waits as the one without fences does.
+            // It waits like the variant without fences.
             (Self::Program { library: "redisson-fenced", .. }, Job::Handoff { .. }) => {
                 return Ok(None);
             }
@@ -152,8 +152,8 @@ impl Contestant {
     }
 }
 
-/// Hand-offs a second among contenders with a connection each, counted where another one than
-/// before has the lock.
+/// Hand-offs a second among contenders with a connection each. Counted only if the holder differs
+/// from the one before.
 async fn rslock_handoffs(
     server: &Server,
     pause_ms: u32,
@@ -199,7 +199,7 @@ fn finish(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the languages' own tools install once below `target/`.
+/// Installs the languages' own dependencies once, below `target/`.
 fn python(source: &Path, built: &Path) -> anyhow::Result<PathBuf> {
     let program = built.join("python/bin/python");
     if !built.join("python/done").exists() {

@@ -1,6 +1,6 @@
 //! Draws charts as SVG, without scripts and fonts.
 
-/// What one line of a chart is called, and its points.
+/// The name of a line in a chart, and its points.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,

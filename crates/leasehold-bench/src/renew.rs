@@ -26,7 +26,7 @@ pub(crate) struct Renewals {
     pub(crate) seconds: f64,
     pub(crate) renewals: u64,
     pub(crate) failed: u64,
-    /// Leases that did not last until they were released. Always 0.
+    /// Leases that ended before their release. Must be 0.
     pub(crate) lost: u64,
     pub(crate) renewals_per_second: Option<Spread>,
     /// Requests per renewal, by the server's own count.
@@ -37,23 +37,23 @@ pub(crate) struct Renewals {
     pub(crate) bare: Vec<BarePipelines>,
 }
 
-/// Compare-and-extend scripts in pipelines, each sent when the one before is answered.
+/// Compare-and-extend scripts in pipelines, each sent after the answer to the one before.
 #[derive(Debug, Serialize)]
 pub(crate) struct BarePipelines {
-    /// In each of them.
+    /// How many scripts each pipeline has.
     pub(crate) scripts: usize,
     pub(crate) client_us_per_renewal: Option<Spread>,
     pub(crate) server_us_per_renewal: Option<Spread>,
-    /// Leasehold's renewals per second of processor time of both sides, to these.
+    /// Leasehold's renewals per second of processor time of both sides, relative to these.
     pub(crate) ratio: Option<Spread>,
 }
 
-/// As many as keep others of the server waiting no longer than leasehold's renewals do, and more.
+/// The first delays other clients no longer than leasehold's renewals do; the second is larger.
 const PIPELINES: [usize; 2] = [20, 100];
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 
-/// When each lease is renewed again: leasehold does it after a third of the ttl.
+/// How often each lease is renewed: leasehold does it after a third of the ttl.
 const RENEWED_EACH: Duration = Duration::from_secs(1);
 
 pub(crate) struct Turn {
@@ -69,7 +69,7 @@ pub(crate) struct Turn {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
     let server = Server::start(args)?;
-    // Two renewals of each lock, at least.
+    // At least two renewals of each lock.
     let length = args.turn().max(TTL);
     let locks = args.locks();
     let (mut turns, mut bare_turns) = (Vec::new(), [const { Vec::new() }; PIPELINES.len()]);
@@ -104,31 +104,31 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Renewals> {
         commands_per_renewal: spread(|turn| turn.commands),
         client_us_per_renewal: spread(|turn| turn.client_us),
         server_us_per_renewal: spread(|turn| turn.server_us),
-        // What the first round has freed, the next ones use again.
+        // Later rounds reuse the memory that the first has freed.
         bytes_per_lock: Spread::of(turns.first().map(|turn| turn.bytes)),
         bare: bare.collect(),
     })
 }
 
-/// So many leases of one client, held and renewed.
+/// Some leases of one client, held and renewed.
 pub(crate) struct Held {
     connected: Client,
     client: Client,
     counting: Arc<Counting>,
     guards: Vec<Guard>,
-    /// What the allocator handed out for each.
+    /// The allocator's bytes for each.
     bytes: f64,
 }
 
 impl Held {
     pub(crate) async fn take(server: &Server, locks: usize, ttl: Duration) -> anyhow::Result<Self> {
-        // The URL's own way to the store, with a counter put in front.
+        // The store that the URL selects, with a counter in front.
         let connected = Client::connect(server.url()).await?;
         let counting =
             Arc::new(Counting { inner: Arc::clone(connected.store()), counts: Arc::default() });
         let store: Arc<dyn Store> = Arc::<Counting>::clone(&counting);
         let client = Client::builder().ttl(ttl).store(store)?;
-        // Whatever the first lock needs is there before memory is counted.
+        // Allocates what the first lock needs before memory is counted.
         client.mutex("renew/first").lock().await?.release().await?;
         let before = machine::allocated_bytes();
         let guards = acquire(&client, locks).await?;
@@ -143,7 +143,7 @@ impl Held {
         self.counting.counts.renewed.load(Ordering::Relaxed)
     }
 
-    /// Releases all; how many renewals failed, and how many leases did not last until here.
+    /// Releases all. Returns how many renewals failed, and how many leases ended before.
     pub(crate) async fn release(self) -> anyhow::Result<(u64, u64)> {
         let mut lost = self.guards.iter().filter(|guard| !guard.is_held()).count() as u64;
         let mut releases = JoinSet::new();
@@ -186,7 +186,7 @@ pub(crate) async fn turn(server: &Server, locks: usize, length: Duration) -> any
 
 async fn acquire(client: &Client, locks: usize) -> anyhow::Result<Vec<Guard>> {
     let mut guards = Vec::with_capacity(locks);
-    // Few at a time, so that what is counted as memory is held locks and no requests.
+    // Few at a time, so that the counted memory belongs to held locks, not to requests.
     const AT_ONCE: usize = 50;
     while guards.len() < locks {
         let mut tasks = JoinSet::new();
@@ -219,7 +219,7 @@ async fn bare(
     let meter = Meter::start(Some(server));
     let begun = Instant::now();
     let mut renewals = 0_u64;
-    // As often as leasehold's are, and rests between: a processor that was asleep finds its caches cold.
+    // As often as leasehold's, with rests between: a processor that slept finds cold caches.
     for due in (0..).map(|time| RENEWED_EACH * time).take_while(|due| *due < length) {
         tokio::time::sleep_until((begun + due).into()).await;
         for keys in keys.chunks(scripts) {
@@ -265,7 +265,7 @@ impl StoreLayer for Counting {
         })
     }
 
-    /// What goes through another handle is counted too.
+    /// Other handles count as well.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         let counts = Arc::clone(&self.counts);
         Some(Arc::new(Self { inner: self.inner.separate()?, counts }))

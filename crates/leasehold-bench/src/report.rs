@@ -17,7 +17,7 @@ use crate::scripts::Costs;
 use crate::stats::Spread;
 use crate::uncontended::Uncontended;
 
-/// Counts up when a field changes its meaning or goes away.
+/// Increased when a field changes its meaning or is removed.
 const VERSION: u32 = 1;
 
 /// Everything that one run measured.
@@ -77,7 +77,7 @@ impl Document {
         Self::new(&Args::parse_from(["leasehold-bench", "report"]))
     }
 
-    /// What it was measured on, and how.
+    /// The measured machine and settings.
     pub(crate) fn head(&self) -> String {
         let Self { rounds, seconds, machine, .. } = self;
         format!(
@@ -93,14 +93,14 @@ impl Document {
 }
 
 pub(crate) fn complain(error: &anyhow::Error) {
-    // There is nobody left to tell if this fails too.
+    // If this fails too, there is no way left to report it.
     drop(writeln!(std::io::stderr(), "leasehold-bench: {error:#}"));
 }
 
-/// Says on stderr how far a report is.
+/// Prints the progress of a report to stderr.
 pub(crate) fn progress(part: u32, parts: u32, elapsed: std::time::Duration, what: &str) {
     let bar: String = (0..parts).map(|at| if at < part { '#' } else { '.' }).collect();
-    // There is nobody to tell if this fails.
+    // If this fails, there is no way to report it.
     drop(writeln!(std::io::stderr(), "[{bar}] {:4} s  {what}", elapsed.as_secs()));
 }
 
@@ -372,7 +372,7 @@ pub(crate) fn ranged(spread: Option<Spread>) -> String {
     )
 }
 
-/// Three digits that count, and whole numbers above that.
+/// Three significant digits, and whole numbers above that.
 pub(crate) fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

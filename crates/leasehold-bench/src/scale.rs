@@ -22,7 +22,7 @@ use crate::uncontended::{self, Subject};
 pub(crate) struct Point {
     pub(crate) size: usize,
     pub(crate) per_second: Option<Spread>,
-    /// To the bare pair within each round, or to the smallest size.
+    /// Relative to the bare pair within each round, or to the smallest size.
     pub(crate) ratio: Option<Spread>,
     pub(crate) client_us: Option<Spread>,
     pub(crate) server_us: Option<Spread>,
@@ -31,19 +31,19 @@ pub(crate) struct Point {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Scale {
-    /// Cycles of 64 callers beside so many locks that the server remembers; bytes are its own.
+    /// Cycles of 64 callers while the server remembers this many locks; bytes are the server's.
     pub(crate) names: Vec<Point>,
-    /// Cycles of so many clients with a connection and a caller each.
+    /// Cycles of this many clients with one connection and one caller each.
     pub(crate) clients: Vec<Point>,
-    /// Renewals of so many held leases; per second of processor time of both sides.
+    /// Renewals of this many held leases, per second of processor time of both sides.
     pub(crate) holders: Vec<Point>,
-    /// Hand-offs of one lock among so many waiters of one client.
+    /// Hand-offs of one lock among this many waiters of one client.
     pub(crate) waiters: Vec<Point>,
-    /// One lock with so many places in its line.
+    /// One lock with this many waiters in its queue.
     pub(crate) line: Vec<Crowd>,
-    /// One lock that so many share.
+    /// One lock with this many sharers.
     pub(crate) shared: Vec<Crowd>,
-    /// One lock with so many permits given away.
+    /// One lock with this many permits held.
     pub(crate) permits: Vec<Crowd>,
 }
 

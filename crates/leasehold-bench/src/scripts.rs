@@ -20,7 +20,7 @@ use crate::stats::Spread;
 #[derive(Debug, Serialize)]
 pub(crate) struct Costs {
     pub(crate) server: String,
-    /// How often each operation is done in a round, for each row.
+    /// How often each operation is carried out in a round, for each row.
     pub(crate) times: usize,
     pub(crate) rows: Vec<Row>,
 }
@@ -29,11 +29,11 @@ pub(crate) struct Costs {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) operation: &'static str,
-    /// Those who wait meanwhile, or share the lock.
+    /// The other waiters or sharers of the lock.
     pub(crate) others: usize,
-    /// Locks in one script.
+    /// Locks per script call.
     pub(crate) batch: usize,
-    /// For each lock, in µs.
+    /// Per lock, in µs.
     pub(crate) server_us: Option<Spread>,
 }
 
@@ -41,14 +41,14 @@ const WITHIN: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(60);
 const OWNER: &str = "web-7_4711";
 
-/// What one round measured: operation, others, batch, µs for each lock.
+/// The results of one round: operation, others, batch, µs per lock.
 pub(crate) type Measured = Vec<(&'static str, usize, usize, f64)>;
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Costs> {
     let server = Server::start(args)?;
     let times = if args.quick { 64 } else { 2048 };
     let mut rounds = Vec::new();
-    // The first one is for memory that the server has not touched yet.
+    // The first round only lets the server allocate its memory.
     for round in 0..=args.rounds() {
         let mut bench = Bench::connect(&server, round, times).await?;
         bench.all().await?;
@@ -70,12 +70,12 @@ pub(crate) struct Bench<'a> {
     store: RedisStore,
     client: ClientId,
     round: u32,
-    /// How often each operation is done.
+    /// How often each operation is carried out.
     pub(crate) times: usize,
     pub(crate) measured: Measured,
 }
 
-/// A lease, or a place in line.
+/// A lease, or a queue position.
 pub(crate) struct Party {
     pub(crate) request: AcquireRequest,
     pub(crate) fences: Option<FenceBlock>,
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
         self.shared("permit", Mode::Permits { count, limit }).await
     }
 
-    /// Notes the time that scripts took since `before`.
+    /// Records the time of scripts since `before`.
     pub(crate) fn note(
         &mut self,
         operation: &'static str,
@@ -139,7 +139,7 @@ impl<'a> Bench<'a> {
         let key = Key::new(format!("scripts/{}/{name}/{number}", self.round))?;
         let mut request = AcquireRequest::new(key, Token::generate()?, Ttl::new(TTL)?);
         request.owner = OwnerName::new(OWNER)?;
-        // What a client asks for that numbers its touches.
+        // The block of fences that a client with numbered touches requests.
         request.fence_block = 17.try_into()?;
         Ok(Party { request, fences: None })
     }
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// What any script costs.
+    /// The cost of any script call.
     async fn empty(&mut self) -> anyhow::Result<()> {
         let script = self.bare.nothing().await?;
         let before = self.server.script_us();
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Nobody else wants the lock.
+    /// A lock without contention.
     async fn alone(&mut self) -> anyhow::Result<()> {
         let mut parties = self.parties("alone")?;
         for operation in ["acquire, never used", "acquire again"] {
@@ -238,7 +238,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Many callers at once, whose requests go together: as many locks in one as there were on average.
+    /// Many concurrent callers, whose requests are batched. A row's batch is their average number
+    /// in one call.
     async fn together(&mut self) -> anyhow::Result<()> {
         const CALLERS: usize = 1024;
         let parties = self.parties("together")?;
@@ -280,7 +281,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// How many locks each script call since then was about, on average.
+    /// How many locks each script call since then had, on average.
     fn locks_in_one(&self, calls: &Calls) -> usize {
         let since = self.server.calls().since(calls, &["evalsha", "eval"]);
         self.times / usize::try_from(since).unwrap_or(1).max(1)
@@ -302,8 +303,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Locks that so many wait for; each operation so often on each of them. How many bytes of the
-    /// server's memory each waiter takes.
+    /// Operations on locks with this many waiters each. Returns the server's bytes for each waiter.
     pub(crate) async fn contended(
         &mut self,
         line: usize,
@@ -375,7 +375,7 @@ impl<'a> Bench<'a> {
         Ok(party)
     }
 
-    /// Locks that ten others share.
+    /// Locks with ten other sharers.
     async fn shared(&mut self, name: &'static str, mode: Mode) -> anyhow::Result<()> {
         const OTHERS: usize = 10;
         let (acquire, renew, release) = match mode {

@@ -48,13 +48,13 @@ impl Server {
         seconds.iter().sum::<f64>() * 1e6
     }
 
-    /// What it has in use, in bytes; not a number where it does not say.
+    /// The server's memory in use, in bytes; NaN if it is unknown.
     pub(crate) fn memory(&self) -> f64 {
         let used = self.0.info("memory").get("used_memory").and_then(|used| used.parse().ok());
         used.unwrap_or(f64::NAN)
     }
 
-    /// Calls of each command so far, those from inside scripts included.
+    /// Calls of each command so far, with those inside scripts.
     pub(crate) fn calls(&self) -> Calls {
         let stats = self.0.info("commandstats");
         let calls = stats.iter().filter_map(|(command, fields)| {
@@ -64,7 +64,7 @@ impl Server {
         Calls(calls.collect())
     }
 
-    /// How long scripts have run so far, in µs.
+    /// The total time of scripts so far, in µs.
     pub(crate) fn script_us(&self) -> f64 {
         let stats = self.0.info("commandstats");
         let spent = |command: &str| -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Medians, percentiles and ratios of what was measured.
+//! Medians, percentiles and ratios of measurements.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// Of the ratios within each round.
+    /// The spread of the ratios within each round.
     pub(crate) fn of_ratios(above: &[f64], below: &[f64]) -> Option<Self> {
         Self::of(above.iter().zip(below).map(|(above, below)| above / below))
     }
 }
 
-/// The mean of values, each as heavy as the weight beside it. Not a number where nothing has weight.
+/// The mean of values with their weights. NaN without any weight.
 pub(crate) fn weighted(values: impl Iterator<Item = (f64, f64)>) -> f64 {
     let (sum, weights) = values.fold((0.0, 0.0), |(sum, weights), (value, weight)| {
         if weight > 0.0 { (sum + value * weight, weights + weight) } else { (sum, weights) }
@@ -39,13 +39,12 @@ pub(crate) fn weighted(values: impl Iterator<Item = (f64, f64)>) -> f64 {
     sum / weights
 }
 
-/// Not a number where there is none.
+/// NaN without a value.
 pub(crate) fn median(spread: Option<Spread>) -> f64 {
     spread.map_or(f64::NAN, |spread| spread.median)
 }
 
-/// How evenly something was shared out: 1 when all got the same, 1/n when one got it all
-/// (Jain, Chiu and Hawe, 1984).
+/// How even shares are: 1 if all are equal, 1/n if one has it all (Jain, Chiu and Hawe, 1984).
 pub(crate) fn jain(shares: &[u64]) -> f64 {
     let sum: f64 = shares.iter().map(|share| *share as f64).sum();
     let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
@@ -69,7 +68,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(units).unwrap_or(u64::MAX).max(1));
     }
 
-    /// What all of these recorded.
+    /// The sum of several recordings.
     pub(crate) fn joined<'l>(all: impl Iterator<Item = &'l Self>) -> Self {
         let mut joined = Self::new();
         for one in all {
@@ -86,7 +85,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// In µs; not a number when nothing was recorded.
+    /// In µs; NaN without a recording.
     pub(crate) fn quantile_us(&self, quantile: f64) -> f64 {
         if self.0.is_empty() { f64::NAN } else { us(self.0.value_at_quantile(quantile)) }
     }

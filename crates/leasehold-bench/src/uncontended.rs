@@ -1,4 +1,4 @@
-//! Measures taking and releasing a lock that no other caller wants.
+//! Measures acquiring and releasing a lock without other contenders.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -46,13 +46,13 @@ pub(crate) struct Row {
     pub(crate) variant: &'static str,
     pub(crate) callers: usize,
     pub(crate) cycles: u64,
-    /// Cycles that did not end with "released".
+    /// Cycles whose release failed.
     pub(crate) not_released: u64,
     pub(crate) cycles_per_second: Option<Spread>,
-    /// The same in each round.
+    /// The cycles per second of each round.
     #[serde(skip)]
     pub(crate) rates: Vec<f64>,
-    /// To [`BARE`], within each round.
+    /// Relative to [`BARE`], within each round.
     pub(crate) ratio_to_bare: Option<Spread>,
     pub(crate) p50_us: Option<Spread>,
     pub(crate) p99_us: Option<Spread>,
@@ -63,14 +63,14 @@ pub(crate) struct Row {
 
 /// SET NX PX, then compare and delete by EVALSHA.
 const BARE: &str = "bare";
-/// The same, but the first half is a script that also counts a fence up.
+/// As [`BARE`], but the first half is a script that also increments a fence.
 const BARE_FENCE: &str = "bare-fence";
-/// Many locks in a script call, with a fence and nothing else.
+/// Many locks in a script call, with a fence each: the bare minimum.
 const FLOOR: &str = "floor";
-/// How many, at most: as leasehold does it.
+/// How many at most, as in leasehold.
 const AT_ONCE: usize = 32;
 
-/// The least that locks in memory can be: who has each, until when, and a count of fences.
+/// The simplest locks in memory: the holder, the deadline, and a counter of fences.
 #[derive(Default)]
 pub(crate) struct Map {
     held: HashMap<String, (u128, u64, Instant)>,
@@ -128,7 +128,7 @@ enum Caller {
 }
 
 impl Subject {
-    /// The tasks that do what so many callers want.
+    /// The tasks that do the work of this many callers.
     fn tasks(&self, callers: usize) -> anyhow::Result<Vec<Caller>> {
         let each = if matches!(self, Self::Floor(_)) { AT_ONCE } else { 1 };
         let numbers = (0..callers).step_by(each);
@@ -169,12 +169,12 @@ impl Subject {
 }
 
 impl Caller {
-    /// How many locks a cycle is about.
+    /// How many locks one cycle has.
     fn locks(&self) -> u64 {
         if let Self::Floor { keys, .. } = self { keys.len() as u64 } else { 1 }
     }
 
-    /// One take and release; whether it went as it should.
+    /// One acquisition and release; returns whether both succeeded.
     async fn cycle(&mut self) -> anyhow::Result<bool> {
         match self {
             Self::Bare { bare, release, key } => {
@@ -215,7 +215,7 @@ impl Caller {
     }
 }
 
-/// What one turn brought.
+/// The results of one turn.
 pub(crate) struct Turn {
     cycles: u64,
     not_released: u64,
@@ -315,7 +315,7 @@ pub(crate) async fn turn(
                 begun = ended;
                 cycles += locks;
                 not_released += u64::from(!released);
-                // A store that is done at once gives nobody else a turn, nor the timers.
+                // A store that answers at once never yields to other tasks and timers.
                 if (cycles / locks).is_multiple_of(64) {
                     tokio::task::yield_now().await;
                 }
@@ -331,7 +331,7 @@ pub(crate) async fn turn(
     }
     let reading = meter.read();
     let commands = server.zip(before).map_or(f64::NAN, |(server, before)| {
-        // SET is also what scripts say, so leasehold's own are counted by their calls alone.
+        // Scripts also call SET, so for leasehold only script calls count.
         let top: &[&str] = match subject {
             Subject::Bare { .. } | Subject::Rslock(_) => &["set", "evalsha", "eval"],
             _ => &["evalsha", "eval"],
@@ -352,7 +352,7 @@ pub(crate) async fn turn(
 }
 
 impl Turn {
-    /// One turn of its pieces.
+    /// Joins the pieces of one turn.
     fn joined(pieces: &[Self]) -> Self {
         let mean = |value: fn(&Self) -> f64| {
             weighted(pieces.iter().map(|piece| (value(piece), piece.cycles as f64)))

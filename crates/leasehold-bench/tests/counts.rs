@@ -1,7 +1,9 @@
-//! What no machine can change: how often the server is asked, and how often memory is, for a cycle of
-//! a lock that nobody else wants, for a hand-off, and for a renewal; and how much memory a held lease keeps.
+//! Checks the counts that are the same on every machine: requests, allocations, and held memory.
 //!
-//! The bounds are a little above what is counted today. A change that needs more says so by raising one.
+//! They are counted for a cycle of a lock without other contenders, for a hand-off, and for a
+//! renewal.
+//!
+//! The bounds are a little above today's counts. A change that needs more raises one.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -29,12 +31,12 @@ fn counted(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-// SAFETY: every call goes on to the system's allocator as it is; counting allocates nothing.
+// SAFETY: every call is forwarded unchanged to the system's allocator; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(counted(layout.size()), Ordering::Relaxed);
-        // SAFETY: the caller's promise about the layout is handed on.
+        // SAFETY: the caller's promise about the layout is forwarded.
         unsafe { System.alloc(layout) }
     }
 
@@ -48,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often the server carried out each of these so far, inside scripts too.
+/// How often the server has carried these out so far, with calls inside scripts.
 fn calls(server: &RedisServer, commands: &[&str]) -> f64 {
     let stats = server.info("commandstats");
     let calls = |command: &&str| -> Option<f64> {
@@ -58,8 +60,8 @@ fn calls(server: &RedisServer, commands: &[&str]) -> f64 {
     commands.iter().filter_map(calls).sum()
 }
 
-/// How often the thread that renews has had its turn so far. Nothing where the system does not count it, which Linux
-/// does.
+/// How often the renewal thread has run so far. Zero on systems other than Linux, which don't count
+/// it.
 fn turns_of_the_renewer() -> f64 {
     let switches = |thread: &Path| -> Option<f64> {
         let status = fs::read_to_string(thread.join("status")).ok()?;
@@ -72,37 +74,40 @@ fn turns_of_the_renewer() -> f64 {
     turns
 }
 
-/// How much a count grows for each of `cycles`, once everything is warm.
+/// How much a count grows per cycle, after a warm-up.
 fn per_cycle(cycles: usize, before: f64, after: f64) -> f64 {
     (after - before) / cycles as f64
 }
 
 /// Allocations of a cycle: of a lone caller, of one among many, and without a server, in memory and
-/// in a directory. With `metrics`, as where the whole workspace is built with all features, two or three more
-/// than the crate's own build has, and eight bytes more for a lease.
+/// in a directory. With the feature `metrics`, as when the whole workspace is built, there are two
+/// or three more than in the crate's own build, and eight bytes more for a lease.
 const ALONE: f64 = 16.0;
 const TOGETHER: f64 = 12.0;
 const IN_MEMORY: f64 = 5.5;
-/// Of a hand-off through the server: its release, its message, and the next heartbeat, of two clients in all.
+/// Of a hand-off through the server: its release, its notification, and the next heartbeat, of both
+/// clients together.
 const HANDED_OVER: f64 = 40.0;
-/// Each of its two steps reads a record, and keeps its bytes to tell whether it changed.
+/// Each of its two steps reads a record, and keeps its bytes to see whether it changed.
 const EMBEDDED: f64 = 16.0;
-/// How often a cycle wakes the thread that renews: hardly ever, since no lease is there when that looks.
+/// How often a cycle wakes the renewal thread: hardly ever, since the lease has ended when it
+/// looks.
 const RENEWER: f64 = 0.05;
-/// What a held lease keeps, its guard included, in bytes. The connection's buffers grow meanwhile, sometimes by three
-/// pieces of 8 KiB, which is two bytes for each lease.
+/// The bytes of a held lease, with its guard. The connection's buffers also grow, sometimes by
+/// three pieces of 8 KiB, which is two bytes for each lease.
 const HELD_BYTES: f64 = 416.0;
-/// So long that nothing is renewed while it is counted, however slow the machine is.
+/// So long that no renewal falls into the count, even on a slow machine.
 const HELD_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Ends a call that hangs.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Allocations for a renewal: by the schedule and the store in memory; and by the store on a server.
+/// Allocations for a renewal: by the schedule and the store in memory, and by the store on a
+/// server.
 const RENEWED: f64 = 0.25;
 const RENEWED_ON_SERVER: f64 = 0.8;
 
-/// Allocations for a renewal by the schedule: of leases that were taken one after the other, for as many periods of
-/// renewal, while time stands still between the events.
+/// Allocations for a renewal by the schedule. The leases were acquired one after the other, and are
+/// renewed for this many periods. Time stands still between the events.
 fn of_the_schedule(leases: u32, periods: u32) -> f64 {
     const TTL: Duration = Duration::from_secs(30);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -141,7 +146,7 @@ async fn of_the_store(client: &Client, leases: u32) -> f64 {
         };
         requests.push(RenewRequest::new(key, token, granted.fences, ttl));
     }
-    // Whatever the first call needs is there.
+    // The first round allocates what later calls reuse.
     let mut allocated = 0.0;
     for _ in 0..2 {
         let before = ALLOCATIONS.load(Ordering::Relaxed) as f64;
@@ -152,7 +157,7 @@ async fn of_the_store(client: &Client, leases: u32) -> f64 {
     allocated / f64::from(leases)
 }
 
-/// One test, since all that runs in the process is counted.
+/// One test, since the counts are of the whole process.
 #[test]
 fn cycles_and_held_leases_cost_no_more_than_they_did() {
     let of_the_schedule = of_the_schedule(2000, 20);
@@ -204,8 +209,8 @@ fn cycles_and_held_leases_cost_no_more_than_they_did() {
         let published = per_cycle(all, published, calls(&server, &["publish"]));
         check("a hand-off, publish", published, 1.1);
         drop(clients);
-        // Who has waited before asks as one that would wait, also for a lock that is free. Their leases
-        // are short, or each release would bring the key's expiry nearer.
+        // A client that has waited before sends a queue request even for a free lock. Their leases
+        // are short, or each release would shorten the key's expiry.
         const TURNS: usize = 100;
         let mut clients = Vec::new();
         for _ in 0..2 {

@@ -1,13 +1,17 @@
-//! How many instructions the server and the client carry out, as callgrind counts them, for a cycle of a
-//! lock that nobody else wants, of one lock among many that go together, for a hand-off, and for a renewal; for a
-//! try that finds the lock busy, a cycle of a permit or a reader beside another one, a waiter's heartbeat, and the first use of a
-//! name; and for a cycle in the embedded store. How many of the client's are atomic: each takes as long as some twenty others,
-//! and none shows by how many there are in all.
+//! Counts the instructions of the server and the client with callgrind.
 //!
-//! Each count is a multiple of what the bare pair (`SET NX PX`, and a script that compares and deletes) needs, on
-//! the same server and in the same build. A count is the difference of a short and a long run, which leaves out what
-//! starting and ending need. Counts differ by a few per cent between processors, servers, compilers and libraries.
-//! The test therefore prints every count beside its reference and fails only on growth by more than a half.
+//! They are counted for a cycle of a lone lock, of one lock among many in a batch, for a hand-off,
+//! and for a renewal. Other tasks are a try that finds the lock busy, a cycle of a permit or a
+//! reader with others, a heartbeat, the first use of a name, and a cycle in the embedded store. The
+//! client's atomic instructions are also counted separately: each takes as long as some twenty
+//! others, so their share of time does not show in the total.
+//!
+//! Each count is a multiple of the bare pair's (`SET NX PX`, and a script that compares and
+//! deletes), on the same server and in the same build. A count is the difference of a short and a
+//! long run, which excludes start and end.
+//!
+//! Counts differ by a few per cent between processors, servers, compilers and libraries. So the
+//! test prints every count with its reference, and fails only on growth by more than a half.
 #![cfg(target_os = "linux")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -28,12 +32,12 @@ use leasehold_testkit::server::{RedisServer, binary};
 
 use crate::work::{cycles, handoffs};
 
-/// In a process that is to do something: what, how often, and on which server.
+/// Set in a child process: its task, the number of runs, and the server.
 const TASK: &str = "LEASEHOLD_TEST_TASK";
 const URL: &str = "LEASEHOLD_TEST_URL";
 
-/// So long that nothing is renewed by itself while instructions are counted, however slow that is; and not
-/// longer than an idle name is kept, or each release brings the key's expiry nearer.
+/// So long that no renewal falls into the count, even on a slow machine. But shorter than an idle
+/// name is kept, or each release would shorten the key's expiry.
 const TTL: Duration = Duration::from_secs(300);
 /// Ends a call that hangs.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -42,14 +46,14 @@ const COMPARE_AND_DELETE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
 
-/// Whose instructions are counted.
+/// The side whose instructions are counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Side {
     Server,
     Client,
 }
 
-/// What is done so many times.
+/// A task, and how often it runs.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     name: &'static str,
@@ -118,7 +122,7 @@ async fn connect_all(clients: usize) -> Vec<Client> {
     all
 }
 
-/// Renews so many leases so many times.
+/// Renews `leases` leases `times` times.
 async fn renewals(client: &Client, leases: usize, times: usize) {
     let (store, ttl) = (client.store(), Ttl::new(TTL).unwrap());
     let mut requests = Vec::new();
@@ -144,7 +148,7 @@ async fn busy(client: &Client, times: usize) {
     guard.release().await.unwrap();
 }
 
-/// Cycles of one permit while another one is taken.
+/// Cycles of one permit while another one is held.
 async fn permits(client: &Client, times: usize) {
     let semaphore = client.semaphore("counted/permits", 4);
     let other = semaphore.acquire().await.unwrap();
@@ -154,7 +158,7 @@ async fn permits(client: &Client, times: usize) {
     other.release().await.unwrap();
 }
 
-/// Cycles of one reader beside another.
+/// Cycles of one reader while another one reads.
 async fn readers(client: &Client, times: usize) {
     let lock = client.rwlock("counted/shared");
     let other = lock.read().await.unwrap();
@@ -168,7 +172,7 @@ fn asking(name: &str) -> AcquireRequest {
     AcquireRequest::new(Key::new(name).unwrap(), Token::generate().unwrap(), Ttl::new(TTL).unwrap())
 }
 
-/// Heartbeats of fifteen who wait behind a holder.
+/// Heartbeats of fifteen waiters behind a holder.
 async fn heartbeats(client: &Client, times: usize) {
     let store = client.store();
     let held = store.acquire(&asking("counted/waited-for"), WITHIN).await.unwrap();
@@ -199,7 +203,7 @@ async fn first_uses(client: &Client, times: usize) {
     }
 }
 
-/// What a counted process does; nothing in one that was not told to.
+/// The work of a counted process; without a task it does nothing.
 #[test]
 fn a_task_is_carried_out() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -208,7 +212,7 @@ fn a_task_is_carried_out() {
     runtime.block_on(carry_out(task, times.parse().unwrap()));
 }
 
-/// The command that counts the instructions of what comes behind it, and where it puts them.
+/// The command that counts the instructions of the command after it, and the file of its counts.
 fn counting(folder: &Path) -> ([String; 5], PathBuf) {
     let counts = folder.join("counts");
     let words = [
@@ -221,11 +225,11 @@ fn counting(folder: &Path) -> ([String; 5], PathBuf) {
     (words, counts)
 }
 
-/// What was carried out.
+/// The counts of one run.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     instructions: f64,
-    /// Of these, for which a processor has to have a piece of memory to itself.
+    /// The atomic ones, for which a processor needs exclusive access to memory.
     atomic: f64,
 }
 
@@ -239,8 +243,8 @@ fn counted(counts: &Path) -> Counts {
     Counts { instructions: of("Ir"), atomic: of("Ge") }
 }
 
-/// A program that runs the server with its instructions counted. Debian's is another one unless it is called
-/// by this name.
+/// A program that runs the server and counts its instructions. Debian's program is a server only
+/// under this name.
 fn counted_server(folder: &Path, counting: &[String]) -> PathBuf {
     let server = folder.join("redis-server");
     symlink(fs::canonicalize(binary::find().path()).unwrap(), &server).unwrap();
@@ -251,7 +255,7 @@ fn counted_server(folder: &Path, counting: &[String]) -> PathBuf {
     path
 }
 
-/// What one side carries out to do something so many times, and to start and end.
+/// What one side executes to run a task `times` times, with its start and end.
 fn carried_out(side: Side, task: Task, times: usize) -> Counts {
     let folder = tempfile::tempdir().unwrap();
     let (counting, counts) = counting(folder.path());
@@ -271,7 +275,7 @@ fn carried_out(side: Side, task: Task, times: usize) -> Counts {
     counted(&counts)
 }
 
-/// What one side carries out to do something once.
+/// What one side executes per run of a task.
 fn each(side: Side, task: Task) -> Counts {
     let [short, long] = [task.short, task.long].map(|times| carried_out(side, task, times));
     let once = |short: f64, long: f64| (long - short) / (task.long - task.short) as f64;
@@ -281,8 +285,8 @@ fn each(side: Side, task: Task) -> Counts {
     }
 }
 
-/// References: what each side needs as a multiple of what it needs for the bare pair, and how many atomic
-/// instructions. Counted on Redis 7.0, with all features of the workspace, built for tests on x86-64.
+/// References: each side's instructions as a multiple of the bare pair's, and its atomic ones.
+/// Counted on Redis 7.0, with all features of the workspace, in a test build for x86-64.
 const COUNTED: [(Side, Task, f64, Option<f64>); 14] = [
     (Side::Server, ALONE, 3.12, None),
     (Side::Server, TOGETHER, 1.25, None),
@@ -300,10 +304,10 @@ const COUNTED: [(Side, Task, f64, Option<f64>); 14] = [
     (Side::Client, EMBEDDED, 0.96, Some(48.0)),
 ];
 
-/// Growth that no difference between hosts explains.
+/// More growth than differences between hosts explain.
 const GROWTH: f64 = 1.5;
 
-/// A line for each task, and whether its growth is within the bound.
+/// One line of text for each task, and whether its growth is within the bound.
 fn found(side: Side) -> Vec<(String, bool)> {
     let pair = each(side, PAIR).instructions;
     let mut found = vec![(format!("{side:?}, pair: {pair:.0}"), true)];

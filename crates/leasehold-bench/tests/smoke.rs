@@ -60,7 +60,7 @@ fn every_uncontended_acquisition_is_released_and_takes_no_more_requests_than_the
         let commands = || median(row, "commands_per_cycle");
         match (row["variant"].as_str().unwrap(), row["callers"].as_u64().unwrap()) {
             ("bare", _) | ("leasehold", 1) => assert!((commands() - 2.0).abs() < 0.05, "{row}"),
-            // Requests that come together share a call.
+            // Concurrent requests share a call.
             ("leasehold", _) => assert!(commands() < 1.0, "{row}"),
             _ => {}
         }
@@ -83,7 +83,7 @@ fn no_handoff_overlaps_another_and_nobody_starves_in_line() {
         assert!((1.0 / 3.0 - 1e-9..=1.0 + 1e-9).contains(&jain), "{row}");
         if row["variant"] == "leasehold" {
             assert!(jain > 0.9, "{row}");
-            // A release, a place in line, and what a renewal may add on a slow machine.
+            // A release, a queue request, and a possible renewal on a slow machine.
             assert!((1.9..=3.0).contains(&median(row, "commands_per_handoff")), "{row}");
         }
     }
@@ -112,11 +112,11 @@ fn a_dead_holder_is_followed_by_one_waiter_never_early_at_the_cost_of_one_reques
         assert!(row["takeovers"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["early"], 0, "{row}");
         assert_eq!(row["not_released"], 0, "{row}");
-        // One each, but those that fall into one moment share a call.
+        // One each, but simultaneous ones share a call.
         assert!(median(row, "commands_per_takeover") > 0.0, "{row}");
     }
     assert!(part["herd"]["waiters"].as_u64().unwrap() > 1);
-    // The one who takes over; a heartbeat or a renewal may fall into the same moment.
+    // The new holder's request; a heartbeat or a renewal may fall into the same moment.
     let commands = median(&part["herd"], "commands");
     assert!((1.0..=5.0).contains(&commands), "{part}");
 }
@@ -129,7 +129,7 @@ fn renewed_locks_are_not_lost() {
     assert_eq!(part["lost"], 0);
     assert!(part["renewals"].as_u64().unwrap() >= locks, "{part}");
     assert!(median(part, "bytes_per_lock") >= 0.0);
-    // They go together; one request each would be 1.
+    // They are batched; one request each would be 1.
     assert!(median(part, "commands_per_renewal") < 0.5, "{part}");
 }
 

@@ -6,13 +6,13 @@
 //! leasehold_testkit::conformance_tests!(memory, async || Arc::new(MemoryStore::new()));
 //! ```
 //!
-//! All cases stand in one list ([`CASES`]). A case that needs a [`Capability`] that the store
-//! lacks is skipped with the reason; what a store lacks must be said on its line, so no store
-//! skips anything unnoticed.
+//! All cases are in one list ([`CASES`]). A case is skipped, with the reason, if the store lacks a
+//! [`Capability`] that it needs. The macro must declare what a store lacks, so every skip is
+//! visible.
 //!
-//! Cases run on the store's own time and on fresh random names, and leave nothing behind that
-//! does not end by itself. None assumes that the machine is quick: what must hold still uses
-//! leases of half a minute, and what must come is awaited.
+//! Cases run on the store's own time and on fresh random names. All that they leave behind expires.
+//! They also pass on a slow machine: a state that must last uses leases of 30 s, and an event that
+//! must come is awaited.
 
 mod changing;
 mod closing;
@@ -44,18 +44,18 @@ use leasehold_core::{Capability, Store};
 pub use context::Context;
 pub use list::CASES;
 
-/// Longer than any case takes, even on a machine that does ten other things.
+/// Longer than any case takes, even on a busy machine.
 const CASE_MAX: Duration = Duration::from_secs(180);
 
 /// One promise, as a test.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Case {
-    /// The claim that it checks.
+    /// The promise that it checks.
     pub name: &'static str,
-    /// The module of the suite that it stands in.
+    /// Its module in the suite.
     pub module: &'static str,
-    /// What a store must be able to do for it.
+    /// The capabilities that it needs.
     pub needs: &'static [Need],
     check: for<'a> fn(&'a Context) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
@@ -107,7 +107,7 @@ impl Case {
     }
 }
 
-/// What a store's line opens: the store, and with it whatever has to live as long.
+/// A store under test, together with anything that must live as long.
 pub trait Subject {
     /// The store to test.
     fn store(&self) -> Arc<dyn Store>;
@@ -135,7 +135,7 @@ impl<S: Subject, Keep> Subject for (S, Keep) {
 ///
 /// # Panics
 ///
-/// When the store breaks the promise, or the case does not end within three minutes.
+/// When the store breaks the promise, or the case takes longer than three minutes.
 pub fn run<S: Subject>(case: &Case, open: impl AsyncFnOnce() -> S) {
     on_runtime(async {
         let subject = open().await;
@@ -153,11 +153,11 @@ pub fn run<S: Subject>(case: &Case, open: impl AsyncFnOnce() -> S) {
 /// Cases of one module that run at the same time.
 const AT_ONCE: usize = 4;
 
-/// Runs all cases of a module, a few at a time, each against a store of its own.
+/// Runs all cases of a module, a few at a time, each against its own store.
 ///
 /// # Panics
 ///
-/// When the store breaks a promise. Each thread has the name of its case.
+/// When the store breaks a promise. Each thread is named after its case.
 pub fn run_module<S: Subject>(module: &str, open: impl AsyncFn() -> S + Sync) {
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.module == module).collect();
     assert!(!cases.is_empty(), "no case stands in {module}");
@@ -179,7 +179,7 @@ pub fn run_module<S: Subject>(module: &str, open: impl AsyncFn() -> S + Sync) {
     assert!(broken.is_empty(), "broken: {}", broken.join(", "));
 }
 
-/// Checks that a store lacks exactly what its line says, and says which cases that costs.
+/// Checks that a store lacks exactly what its macro declares, and prints the skipped cases.
 ///
 /// # Panics
 ///
@@ -221,10 +221,10 @@ fn say(text: &str) {
 
 /// Makes one named test per case for a store, from the one list of cases.
 ///
-/// The first argument names the module that the tests stand in. The second opens the store: an
-/// async closure or function that returns an `Arc` of it, or a pair of that and whatever must live
-/// as long (a server, a temporary directory). It is called once per test. A store that can't do
-/// everything says what it lacks:
+/// The first argument names the module of the tests. The second opens the store, once per test. It
+/// is an async closure or function that returns an `Arc` of the store. It may also return a pair of
+/// that and a value that must live as long, such as a server. A store without some capabilities
+/// declares them:
 ///
 /// ```text
 /// conformance_tests!(quorum, three_nodes, lacks: [queue, wake]);
@@ -252,8 +252,8 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Makes one test per module of the suite, for a store that takes seconds to start: its cases share
-/// what `$open` shares. All else is as in [`conformance_tests!`](crate::conformance_tests).
+/// Makes one test per module of the suite, for a store that takes seconds to start: the cases of a
+/// module share it. All else is as in [`conformance_tests!`](crate::conformance_tests).
 #[macro_export]
 macro_rules! conformance_tests_by_module {
     ($name:ident, $open:expr $(,)?) => {

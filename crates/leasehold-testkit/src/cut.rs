@@ -5,14 +5,14 @@ use std::task::Poll;
 
 /// Polls a future `n` times and then drops it, for `n` = 1, 2, … until one completes by itself.
 ///
-/// `make` builds the future anew for every cut. `after_each` runs after every drop, with the
-/// number of polls that the dropped future had; it is the place to let background work settle and
-/// to check that nothing is left. Returns what the completed future returned, and how many polls
-/// that took: every smaller number of polls has been cut.
+/// `make` builds a new future for every cut. `after_each` runs after every drop, with the number of
+/// polls that the dropped future had. It can wait for background work, and check that all is
+/// cleaned up. Returns the output of the completed future, and its number of polls. Every smaller
+/// number of polls has been cut.
 ///
-/// A poll is made only when the future has asked for it, so between two polls whatever the future
-/// waits for gets to run. On a current-thread runtime with paused time the cuts are the same in
-/// every run; elsewhere the number of polls may differ from run to run.
+/// The future is polled only after it was woken, so the work that it waits for can run between two
+/// polls. On a current-thread runtime with paused time the cuts are the same in every run;
+/// elsewhere the number of polls may differ from run to run.
 ///
 /// # Panics
 ///
@@ -51,8 +51,8 @@ pub async fn cut_at_every_await<F: Future>(
     panic!("not complete after 10000 polls; does it wait for something that cannot happen?");
 }
 
-/// Polls a future at most `polls_max` times and drops it then. Returns its output and how many
-/// polls it needed, or `None` when it was dropped.
+/// Polls a future at most `polls_max` times and then drops it. Returns its output and the number of
+/// polls, or `None` if it was dropped.
 pub async fn poll_at_most<F: Future>(future: F, polls_max: u32) -> Option<(F::Output, u32)> {
     let mut future = pin!(future);
     let mut polls = 0;

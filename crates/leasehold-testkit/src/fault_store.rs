@@ -1,12 +1,12 @@
 //! A store that loses requests and replies, delays them, and sends them twice.
 //!
-//! [`FaultStore`] stands between the code under test and any other store. Which call suffers what
-//! is said beforehand ([`FaultStore::next`], [`FaultStore::script`]), decided by a function
-//! ([`FaultStore::decide`]), or drawn from a seed ([`FaultStore::random`]). Every call is recorded.
+//! [`FaultStore`] wraps any other store for the code under test. The faults of calls can be planned
+//! ([`FaultStore::next`], [`FaultStore::script`]), decided by a function ([`FaultStore::decide`]),
+//! or drawn from a seed ([`FaultStore::random`]). Every call is recorded.
 //!
-//! All waiting is done on tokio's clock, so paused time makes it instant and exact. A request that
-//! was delayed is carried out when its time has come, whether or not its caller is still there, as
-//! on a real network; it runs in a task of its own, so delays need a runtime.
+//! All waiting is done on tokio's clock, so paused time makes it instant and exact. As on a real
+//! network, a delayed request is carried out when it arrives, even if its caller is gone. It runs
+//! in its own task, so delays need a runtime.
 
 mod carry;
 mod listener;
@@ -23,79 +23,80 @@ use leasehold_core::{Error, Key, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing: it is carried out and answered.
+    /// No fault: the request is carried out and answered.
     #[default]
     None,
-    /// The request is lost. It is never carried out, and its caller learns nothing: a time-out
-    /// whose effect is unknown, once the call's time is over.
+    /// The request is lost and never carried out. Once the call's time is over, its caller gets a
+    /// timeout with an unknown effect.
     DropRequest,
-    /// It is carried out and the reply is lost: to the caller the same as [`Fault::DropRequest`].
+    /// The request is carried out and its reply is lost. To the caller it looks like
+    /// [`Fault::DropRequest`].
     DropReply,
-    /// The request and the reply travel slowly. A caller whose time is over before that gets a
-    /// time-out. The request is carried out all the same, unless its time is over as well when it arrives, and it gives
-    /// nothing back.
+    /// Request and reply travel slowly. A caller whose time is over first gets a timeout. The
+    /// request is carried out anyway when it arrives, unless it acquires something and its own time
+    /// is over too.
     Delay {
         /// How long the request travels.
         before: Duration,
         /// How long the reply travels.
         after: Duration,
     },
-    /// The connection breaks behind the request: its caller learns at once that there will be no answer, with an
-    /// effect that is unknown. It is carried out as with [`Fault::Delay`].
+    /// The connection breaks after the request. Its caller learns at once that no answer will come,
+    /// with an unknown effect. The request is carried out as with [`Fault::Delay`].
     Break {
         /// How long the request travels.
         before: Duration,
     },
-    /// It is refused at once as unavailable, and not carried out.
+    /// The request is refused at once as unavailable, and not carried out.
     Refuse,
-    /// It fails at once with this error, and is not carried out.
+    /// The request fails at once with this error, and is not carried out.
     Fail(Error),
-    /// No answer ever comes, not even a time-out: what a store must never do, and a client should
-    /// survive.
+    /// The answer never comes, and the call outlasts its timeout. A store must not do this, and a
+    /// client should survive it.
     Hang {
-        /// Whether it is carried out.
+        /// Whether the request is carried out.
         applied: bool,
     },
-    /// It is carried out twice in a row, and the second answer is the one that arrives.
+    /// The request is carried out twice in a row, and the second answer arrives.
     Duplicate,
-    /// It is carried out and answered, and carried out once more later, if it may be so late.
+    /// The request is carried out and answered, and carried out again later, if its time allows.
     Echo {
         /// How much later.
         after: Duration,
     },
 }
 
-/// What happens to the messages on wake channels.
+/// The fault of notifications on wake channels.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Messages {
     /// They arrive.
     #[default]
     Arrive,
-    /// They are lost, and nobody is told.
+    /// They are lost without notice.
     Vanish,
     /// They arrive twice.
     ArriveTwice,
 }
 
-/// A call that was made.
+/// A recorded call.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Call {
     /// The operation.
     pub op: Op,
     /// The locks and the fingerprints of the tokens: one for most operations, several for a batch
-    /// of renewals, none for the others.
+    /// of renewals, none for others.
     pub targets: Vec<Target>,
     /// How long it was allowed to take.
     pub within: Duration,
     /// When it was made, counted from when the store was wrapped.
     pub at: Duration,
-    /// What happened to it.
+    /// Its fault.
     pub fault: Fault,
 }
 
@@ -107,13 +108,13 @@ impl Call {
     }
 }
 
-/// What a call was about.
+/// The target of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Target {
     /// The lock.
     pub key: Key,
-    /// The fingerprint of the token, where there is one.
+    /// The fingerprint of the token, if there is one.
     pub token: Option<String>,
 }
 
@@ -129,7 +130,8 @@ struct Shared {
     inner: Arc<dyn Store>,
     started: Instant,
     state: Mutex<State>,
-    /// Counted up when a black-out ends, so that listeners say that they may have lost messages.
+    /// Counts the ends of black-outs, after which listeners report that they may have lost
+    /// notifications.
     lit: watch::Sender<u64>,
 }
 
@@ -145,7 +147,7 @@ struct State {
 }
 
 impl FaultStore {
-    /// Wraps a store; nothing goes wrong until it is told to.
+    /// Wraps a store, without faults at first.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Self {
         let (lit, _) = watch::channel(0);
@@ -153,24 +155,24 @@ impl FaultStore {
         Self { shared: Arc::new(Shared { inner, started: Instant::now(), state, lit }) }
     }
 
-    /// The next call of this operation for which nothing else was foreseen suffers `fault`; said
-    /// several times, one call after the other.
+    /// The next call of this operation without another planned fault gets `fault`. Several calls of
+    /// this method plan for several calls, in order.
     pub fn next(&self, op: Op, fault: Fault) {
         self.state().next.push_back((op, fault));
     }
 
-    /// The next calls, whatever they are, suffer these faults in order.
+    /// The next calls of any operation get these faults in order.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().script.extend(faults);
     }
 
-    /// From now on a function says what a call suffers for which nothing else was foreseen.
+    /// From now on a function decides the fault of calls without a planned one.
     pub fn decide(&self, decide: impl FnMut(&Call) -> Fault + Send + 'static) {
         self.state().decide = Some(Box::new(decide));
     }
 
-    /// From now on a `share` of all calls (0.0 to 1.0) suffers something, drawn from `seed`. Delays
-    /// are up to twice the time that a call is allowed to take, and never longer than `delay_max`.
+    /// From now on a `share` of all calls (0.0 to 1.0) gets a fault drawn from `seed`. Delays are
+    /// up to twice the call's time limit, and at most `delay_max`.
     pub fn random(&self, seed: u64, share: f64, delay_max: Duration) {
         let mut random = fastrand::Rng::with_seed(seed);
         self.decide(move |call| {
@@ -191,14 +193,13 @@ impl FaultStore {
         });
     }
 
-    /// From now on every call suffers `fault`, before anything else that was foreseen;
-    /// [`Fault::None`] ends it.
+    /// From now on every call gets `fault`, before any planned one; [`Fault::None`] ends it.
     pub fn always(&self, fault: Fault) {
         self.state().always = fault;
     }
 
-    /// Cuts all clients off, or connects them again: while it is dark, requests and messages are
-    /// lost. Listeners say [`Wake::Resync`](leasehold_core::Wake::Resync) when it is light again.
+    /// Cuts all clients off, or connects them again. During a black-out, requests and notifications
+    /// are lost. After it, listeners report [`Wake::Resync`](leasehold_core::Wake::Resync).
     pub fn black_out(&self, dark: bool) {
         let was_dark = std::mem::replace(&mut self.state().dark, dark);
         if was_dark && !dark {
@@ -206,12 +207,12 @@ impl FaultStore {
         }
     }
 
-    /// From now on this happens to messages on wake channels.
+    /// From now on notifications on wake channels get this fault.
     pub fn messages(&self, messages: Messages) {
         self.state().messages = messages;
     }
 
-    /// Forgets all faults that were foreseen; the record stays.
+    /// Forgets all planned faults; the record stays.
     pub fn heal(&self) {
         self.black_out(false);
         let calls = std::mem::take(&mut self.state().calls);
@@ -245,7 +246,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a call and says what happens to it.
+    /// Records a call and returns its fault.
     fn meet(&self, op: Op, targets: Vec<Target>, within: Duration) -> Fault {
         let at = self.started.elapsed();
         let mut call = Call { op, targets, within, at, fault: Fault::None };

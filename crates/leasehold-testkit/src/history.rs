@@ -1,18 +1,17 @@
 //! Records what happened in real time, and checks whether it may have happened.
 //!
-//! Processes and tasks under test record what they asked for, what they believed and until when.
-//! Afterwards the checkers look for what a lock must never allow:
+//! Processes and tasks under test record what they requested, what they believed and until when.
+//! Afterwards the checkers look for violations:
 //!
 //! * [`overlaps`] (H1): believed holds that exclude each other at the same instant. A hold is
-//!   believed from the moment its grant was *returned* to the moment its release was *invoked* or
-//!   its loss signalled, whichever came first.
+//!   believed from the moment its grant was *returned*. The belief ends when its release was
+//!   *invoked* or its loss signalled, whichever came first.
 //! * [`fence_faults`] (H2): fences that repeat, or that order two acquisitions against real time.
-//!   Since fences are unique this decides whether the fenced lock was linearizable without a
-//!   search.
+//!   Fences are unique, so this decides without a search whether the fenced lock was linearizable.
 //!
-//! Times of different processes compare only when all of them record on one clock of one machine.
-//! A record is also one line of text, so that each process can append to a file of its own and the
-//! files can be joined.
+//! Times of different processes can be compared only if all of them record on one clock of one
+//! machine. A record is also one line of text, so that each process can append to its own file and
+//! the files can be joined.
 
 mod check;
 mod record;
@@ -42,14 +41,14 @@ struct Shared {
 }
 
 impl Recorder {
-    /// A recorder on this clock. `process` tells the recorders of one history apart.
+    /// A recorder on this clock. `process` identifies it among the recorders of one history.
     #[must_use]
     pub fn new(process: u32, clock: Arc<dyn Clock>) -> Self {
         let attempts = AtomicU64::new(u64::from(process) << 32);
         Self { shared: Arc::new(Shared { clock, attempts, records: Mutex::default() }) }
     }
 
-    /// Records that a lock is asked for; call it right before asking.
+    /// Records a request for a lock; call it right before the request.
     #[must_use = "what came of it has to be recorded too"]
     pub fn acquire(&self, key: &Key, mode: Mode) -> Attempt {
         let id = self.shared.attempts.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +70,7 @@ impl Recorder {
     }
 }
 
-/// An acquisition that has been asked for. Dropped without a word, its outcome is unknown.
+/// A requested acquisition. If it is dropped, its outcome counts as unknown.
 #[derive(Debug)]
 pub struct Attempt {
     recorder: Recorder,
@@ -85,10 +84,10 @@ impl Attempt {
         self.record_by(Moment::from_origin(Duration::MAX), event);
     }
 
-    /// Records what happens now, or happened at `latest` if that has passed.
+    /// Records an event now, or at `latest` if that has passed.
     fn record_by(&self, latest: Moment, event: Event) {
         let mut records = self.recorder.locked();
-        // The time is read under the lock, so that the order of the records is that of the times.
+        // The time is read under the lock, so that the records are in the order of their times.
         let at = self.recorder.shared.clock.now().min(latest);
         let (attempt, key, mode) = (self.id, self.key.clone(), self.mode);
         records.push(Record { at, attempt, key, mode, event });
@@ -106,13 +105,13 @@ impl Attempt {
         self.record(Event::NotGranted);
     }
 
-    /// Nobody knows.
+    /// The outcome is unknown.
     pub fn unknown(self) {
         self.record(Event::Unknown);
     }
 }
 
-/// A hold that its holder believes in. Dropped without a word, it is believed to the end of the
+/// A hold that its holder believes in. If it is dropped, the belief lasts to the end of the
 /// history.
 #[derive(Debug)]
 pub struct Held {
@@ -120,19 +119,19 @@ pub struct Held {
 }
 
 impl Held {
-    /// The holder was told that the lease is lost, and believes no more. It may release after
-    /// that all the same.
+    /// The holder was notified of the loss, and believes in the hold no more. It may still release
+    /// it.
     pub fn lost(&self) {
         self.attempt.record(Event::Lost);
     }
 
-    /// The same for a holder that may hear of it late, being short of processor time: whoever asked
-    /// its guard was told so from `latest` on.
+    /// As [`lost`](Self::lost), for a holder that may be notified late for lack of processor time.
+    /// From `latest` on, its guard showed the loss.
     pub fn lost_by(&self, latest: Moment) {
         self.attempt.record_by(latest, Event::Lost);
     }
 
-    /// The holder gives it back; call it right before the request.
+    /// The holder releases it; call this right before the request.
     #[must_use = "what came of it has to be recorded too"]
     pub fn release(self) -> Releasing {
         self.attempt.record(Event::ReleaseAsked);
@@ -145,7 +144,7 @@ impl Held {
     }
 }
 
-/// A release that is on its way.
+/// A release under way.
 #[derive(Debug)]
 pub struct Releasing {
     attempt: Attempt,
@@ -157,7 +156,7 @@ impl Releasing {
         self.attempt.record(Event::Released);
     }
 
-    /// Nobody knows.
+    /// The outcome is unknown.
     pub fn unknown(self) {
         self.attempt.record(Event::Unknown);
     }

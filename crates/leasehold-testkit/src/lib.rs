@@ -2,9 +2,9 @@
 //!
 //! * [`server`] starts Redis or Valkey servers on loopback, pauses, kills and restarts them.
 //! * [`sql`] starts PostgreSQL and MariaDB servers, a Galera pair included.
-//! * [`proxy`] stands between a client and a server and loses, delays or cuts what passes.
+//! * [`proxy`] loses, delays or cuts the traffic between a client and a server.
 //! * [`tls`] makes certificates, right and wrong ones.
-//! * [`process`] is the child process underneath, for anything else a test has to kill.
+//! * [`process`] is the child process underneath, for anything a test has to kill.
 //!
 //! This crate is for tests. It panics where a library would return an error: a test that cannot be
 //! set up has failed, and an error passed around would only hide where.

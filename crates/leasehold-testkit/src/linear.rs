@@ -1,29 +1,30 @@
 //! Checks whether concurrent calls could have happened one after the other.
 //!
-//! The search of Wing and Gong ("Testing and verifying concurrent objects", 1993): some order of the
-//! calls must explain every answer, in which no call comes before one that had returned when it was
-//! made. States that were tried with the same calls done are not tried again (Lowe, "Testing for
-//! linearizability", 2017). It is exponential at worst, so windows are kept small.
+//! The search of Wing and Gong ("Testing and verifying concurrent objects", 1993). Some order of
+//! the calls must explain every answer, and it must keep each call after those that had returned
+//! when it was made. A state reached again with the same calls done is skipped (Lowe, "Testing for
+//! linearizability", 2017). The search is exponential at worst, so the sets of calls are kept
+//! small.
 
 /// A call, its answer, and when both were: numbers that grow in real time.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "tests make it")]
 pub struct Call<O, A> {
-    /// What was asked.
+    /// The request.
     pub asked: O,
-    /// What was answered.
+    /// The answer.
     pub answer: A,
-    /// When it was asked.
+    /// When the request was made.
     pub invoked: u64,
-    /// When the answer was there.
+    /// When the answer arrived.
     pub returned: u64,
 }
 
-/// How many calls a window may have.
+/// How many calls an order may have.
 pub const CALLS_MAX: usize = 64;
 
-/// The order in which the calls can have been carried out, as indices; `None` when there is no
-/// such order. `step` is what one call does to a state, and what it answers.
+/// An order in which the calls can have been carried out, as indices; `None` if there is none.
+/// `step` carries one call out on a state and returns its answer.
 ///
 /// # Panics
 ///
@@ -41,7 +42,7 @@ pub fn order<S: Clone + PartialEq, O, A: PartialEq>(
 struct Search<'a, S, O, A, F> {
     calls: &'a [Call<O, A>],
     step: F,
-    /// Which calls were done, as bits, in which states nothing was found.
+    /// Which calls were done, as bits, in states from which the search failed.
     tried: Vec<(u64, S)>,
     order: Vec<usize>,
 }

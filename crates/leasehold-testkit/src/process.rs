@@ -1,7 +1,7 @@
 //! Starts child processes that a test can pause and kill, and leaves no trace of them.
 //!
-//! What runs *in* the process is the business of the caller (see [`crate::server`]). The invariant
-//! here: a [`TestProcess`] never outlives the process that started it, however that one ends.
+//! The caller decides what runs *in* the process (see [`crate::server`]). The invariant: a
+//! [`TestProcess`] never outlives the process that started it, however that process ends.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,8 +16,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread that starts every child.
 ///
-/// The kernel delivers the "parent died" signal when the *thread* that forked ends, not the process.
-/// Test threads end with their test; this one lives as long as the process.
+/// The kernel delivers the "parent died" signal when the *thread* that forked ends, not the
+/// process. Test threads end with their test; this one lives as long as the process.
 static SPAWNER: LazyLock<Sender<Job>> = LazyLock::new(|| {
     let (sender, jobs) = mpsc::channel::<Job>();
     thread::Builder::new()
@@ -29,8 +29,8 @@ static SPAWNER: LazyLock<Sender<Job>> = LazyLock::new(|| {
 
 /// A child process in a session of its own, killed when this value is dropped.
 ///
-/// On Linux it is also killed when the test process dies without dropping anything, be it by
-/// Ctrl-C, by a test runner's timeout, or because the value sits in a `static`.
+/// On Linux it is also killed when the test process dies before it drops this value: by Ctrl-C, by
+/// a test runner's timeout, or because the value is a `static`.
 #[derive(Debug)]
 pub struct TestProcess {
     child: Child,
@@ -44,14 +44,14 @@ impl TestProcess {
     /// Whatever [`Command::spawn`] reports.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
         let parent = rustix::process::getpid();
-        // SAFETY: the hook runs between fork and exec and only makes system calls; it allocates
-        // nothing and takes no lock.
+        // SAFETY: the hook runs between fork and exec and only makes system calls; it neither
+        // allocates nor locks.
         unsafe {
             command.pre_exec(move || detach(parent));
         }
         let (reply, spawned) = mpsc::channel();
         let job: Job = Box::new(move || {
-            // The caller waits for the answer below, so it cannot be gone.
+            // The caller waits for the answer below, so it still exists.
             drop(reply.send(command.spawn()));
         });
         SPAWNER.send(job).expect("the spawner thread never ends");
@@ -89,8 +89,8 @@ impl TestProcess {
     /// When the process cannot be signalled or waited for.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
-        // The signal only asks; without this wait a request sent right after might be served.
-        // NOWAIT leaves an exit status for `Child::wait` to collect.
+        // The signal returns before it takes effect, and a request sent right after might be
+        // served. NOWAIT leaves an exit status for `Child::wait` to collect.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         rustix::process::waitid(WaitId::Pid(self.raw_pid()), options)
             .expect("a child that was not collected yet can be waited for");
@@ -150,7 +150,7 @@ impl TestProcess {
 
 impl Drop for TestProcess {
     fn drop(&mut self) {
-        // Killing fails only if the child is gone, and then there is nothing left to do.
+        // Killing fails only if the child is gone already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -168,13 +168,13 @@ pub fn describe(status: ExitStatus) -> String {
 
 /// Runs in the child before exec.
 fn detach(parent: Pid) -> io::Result<()> {
-    // Out of the terminal's foreground group: Ctrl-C must reach the test, which then takes the
-    // child with it, and not stop the server under a test that is still checking something.
+    // Out of the terminal's foreground group. Ctrl-C must reach the test, which then takes the
+    // child with it, and not stop the server under a test that is still running.
     rustix::process::setsid()?;
     #[cfg(target_os = "linux")]
     {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the line above, in which case no signal will come.
+        // The parent may have died before the call above, and then no signal will come.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::ErrorKind::NotConnected.into());
         }

@@ -1,13 +1,13 @@
 //! A TCP proxy that loses, delays or cuts what passes between a client and a server.
 //!
-//! Faults are switched while connections live. The proxy runs on a thread of its own, so a test may
-//! block its executor, or have none, without slowing the traffic. What the faults do to one
-//! connection is in `connection`; this module is the handle, the listener and the numbers.
+//! Faults are switched while connections live. The proxy has its own thread, so a test that blocks
+//! its executor does not slow the traffic. `connection` applies the faults to one connection; this
+//! module is the handle, the listener and the numbers.
 //!
-//! The invariant is that of TCP: **a stream never loses its middle**. A connection that has lost a
-//! byte in one direction stays mute in that direction until it is closed, even when the fault is
-//! lifted; otherwise a client could take the answer to its second request for the answer to its
-//! first, which no network does to it.
+//! The invariant is TCP's: **a stream never loses its middle**. A connection that has lost a byte
+//! in one direction stays mute in that direction until it is closed, even after the fault is
+//! lifted. Otherwise a client could take the second request's answer for the first one's, which
+//! can't happen on a network.
 //!
 //! ```
 //! use leasehold_testkit::proxy::{AfterLoss, Proxy};
@@ -36,44 +36,43 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Long enough for any machine, short enough for a test that will fail to say so.
+/// Long enough for any machine, short enough for a failing test to report it.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// How many connections the kernel keeps for us until they are accepted.
+/// How many connections the kernel queues until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// What happens to everything that passes, until the next [`Proxy::set`].
+/// The fault of all traffic, until the next [`Proxy::set`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Both directions are swallowed. Connections are accepted and nothing is closed, not even
-    /// when the other side closes: a firewall that drops packets.
+    /// Both directions are swallowed, like by a firewall that drops packets. Connections are
+    /// accepted and stay open, even when the other side closes.
     BlackHole,
-    /// Replies are swallowed: requests are executed, the client does not learn. With
+    /// Replies are swallowed: requests are executed, and the client does not learn that. With
     /// [`AfterLoss::Close`] the connection is closed once a whole reply is lost.
     DropReplies(AfterLoss),
-    /// Requests are swallowed: nothing is executed, the client does not learn.
+    /// Requests are swallowed before they are executed, and the client does not learn that.
     DropRequests,
-    /// Nothing is lost.
+    /// All data passes.
     #[default]
     Pass,
-    /// New connections are refused. Those that exist go on; see [`Proxy::kill_connections`].
+    /// New connections are refused. Existing ones continue; see [`Proxy::kill_connections`].
     Refuse,
     /// The next complete request of a connection is executed, and the client gets a reset (RST)
     /// instead of the reply.
     ResetAfterRequest,
-    /// Nothing moves, and everything that was sent meanwhile arrives when the fault is lifted: a
-    /// partition that heals, as TCP sees it.
+    /// All data waits and arrives when the fault is lifted: a partition that heals, as TCP sees it.
     Stall,
 }
 
-/// What becomes of a connection that lost a reply.
+/// What happens to a connection that lost a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum AfterLoss {
     /// It is closed in good order (FIN), once everything sent before has arrived.
     Close,
-    /// The same, and the first two bytes of the reply had still arrived.
+    /// As [`Close`](Self::Close), but the first two bytes of the reply still arrive.
     Cut,
     /// It stays open, and no further reply comes through.
     Silence,
@@ -81,10 +80,10 @@ pub enum AfterLoss {
 
 /// What has passed so far, over all connections.
 ///
-/// Requests and replies are counted as RESP frames. A push (RESP3) is neither; a message on a RESP2
-/// subscription cannot be told from a reply. What a client sends and gets while it connects
-/// (`HELLO`, `AUTH`, `CLIENT SETINFO`) counts like everything else. TLS is not looked into: behind
-/// it these numbers mean nothing.
+/// Requests and replies are counted as RESP frames. A push (RESP3) is neither. A message on a RESP2
+/// subscription counts as a reply, since both look alike. What a client sends and gets while it
+/// connects (`HELLO`, `AUTH`, `CLIENT SETINFO`) counts like everything else. With TLS these numbers
+/// are meaningless.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -92,15 +91,15 @@ pub struct Stats {
     pub connections: u64,
     /// Connections that have ended.
     pub connections_ended: u64,
-    /// Complete requests that came from clients, whatever became of them.
+    /// Complete requests that came from clients, passed on or not.
     pub requests: u64,
     /// Requests passed on in full; with latency, on their way.
     pub requests_forwarded: u64,
-    /// Replies that began to come from the server, whatever became of them.
+    /// Replies that began to come from the server, passed on or not.
     pub replies: u64,
     /// Replies passed on in full; with latency, on their way.
     pub replies_forwarded: u64,
-    /// Replies swallowed in full, by whatever fault; their requests were executed.
+    /// Replies swallowed in full, by any fault; their requests were executed.
     pub replies_dropped: u64,
 }
 
@@ -144,7 +143,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a reply that begins, and tells what to do if it is the one to swallow.
+    /// Counts a reply that begins; returns what to do if it is the one to swallow.
     fn reply_begins(&self) -> Option<AfterLoss> {
         self.count(|stats| stats.replies += 1);
         let mut armed = self.armed();
@@ -161,7 +160,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
-    // An option only because a runtime can be shut down without blocking only by value.
+    // An option, because a runtime shuts down without blocking only by value.
     runtime: Option<Runtime>,
     shared: Arc<Shared>,
 }
@@ -171,7 +170,7 @@ impl Proxy {
     ///
     /// # Panics
     ///
-    /// When no thread or port is to be had.
+    /// When the machine has no free thread or port.
     #[must_use]
     pub fn start(upstream: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -180,7 +179,7 @@ impl Proxy {
             .enable_all()
             .build()
             .expect("a test process can start one more thread");
-        // Sockets belong to the runtime in whose context they are made.
+        // Sockets belong to the runtime that is entered here.
         let context = runtime.enter();
         let held = bind((Ipv4Addr::LOCALHOST, 0).into());
         let addr = held.local_addr().expect("it is bound");
@@ -261,7 +260,8 @@ impl Proxy {
     ///
     /// When a connection does not end.
     pub fn kill_connections(&self) {
-        // Taken before the signal: one accepted in between may live on, and must not be waited for.
+        // Taken before the signal: a connection accepted in between may live on, and must not be
+        // waited for.
         let connections = std::mem::take(&mut *self.shared.connections());
         self.shared.kills.send_modify(|kills| *kills += 1);
         self.block_on(async move {
@@ -284,7 +284,7 @@ impl Proxy {
     /// When they are not after 20 seconds.
     pub async fn wait_for(&self, wanted: impl FnMut(&Stats) -> bool + Send) -> Stats {
         let mut stats = self.shared.stats.subscribe();
-        // Measured on the proxy's runtime: that of the test may have its clock paused.
+        // Measured on the proxy's runtime, since the test's may have its clock paused.
         let deadline = self.runtime().spawn(async { tokio::time::sleep(WAIT_MAX).await });
         tokio::select! {
             found = stats.wait_for(wanted) => *found.expect("the proxy holds the sender"),
@@ -322,8 +322,8 @@ impl Drop for Proxy {
 
 /// A socket on `addr` that does not listen yet.
 ///
-/// `SO_REUSEPORT` lets a second one of ours hold the port while the listener is closed, so that
-/// nobody else gets it and a refusal is the kernel's own.
+/// `SO_REUSEPORT` lets a second socket of the proxy hold the port while the listener is closed. So
+/// the port stays reserved, and the kernel itself refuses connections.
 fn bind(addr: SocketAddr) -> TcpSocket {
     let bound = || -> std::io::Result<TcpSocket> {
         let socket = TcpSocket::new_v4()?;
@@ -349,7 +349,7 @@ async fn accept(shared: Arc<Shared>, held: TcpSocket, listener: TcpListener) {
         }
         shared.listening.send_replace(listener.is_some());
         tokio::select! {
-            // First, so that a refusal is not outrun by connections that are waiting.
+            // First, so that a refusal comes before connections that are waiting.
             biased;
             changed = settings.changed() => {
                 if changed.is_err() {
@@ -369,8 +369,8 @@ async fn accept(shared: Arc<Shared>, held: TcpSocket, listener: TcpListener) {
     }
 }
 
-/// Ends listening at once. Closing alone would leave it to a child that was forked a moment ago,
-/// whose copy of the socket accepts until it has become another program.
+/// Ends listening at once. A child forked a moment ago has a copy of the socket until it runs
+/// another program. A mere close would let that copy accept connections.
 fn stop(listener: TcpListener) {
     rustix::net::shutdown(&listener, Shutdown::Read).expect("it listens");
 }

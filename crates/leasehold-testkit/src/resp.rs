@@ -1,8 +1,8 @@
 //! Parses as much of the Redis protocol as a test tool needs: replies and frames.
 //!
-//! The reader serves [`crate::server`], which speaks RESP2 to its own server. The scanner serves
-//! [`crate::proxy`], which must find frame boundaries in somebody else's conversation, RESP2 or
-//! RESP3, cut anywhere. Neither is a client: the stores under test bring their own.
+//! The reader serves [`crate::server`], which uses RESP2 with its own server. The scanner serves
+//! [`crate::proxy`], which must find frame boundaries in a foreign conversation, RESP2 or RESP3,
+//! cut anywhere. The stores under test bring their own clients.
 
 use std::io::{self, BufRead, Read as _};
 
@@ -18,7 +18,7 @@ pub enum Reply {
     Error(String),
     /// A number.
     Integer(i64),
-    /// Nothing there.
+    /// A null.
     Nil,
     /// A short status: `OK`, `PONG`.
     Status(String),
@@ -94,8 +94,9 @@ pub(crate) enum Kind {
 
 /// Finds the boundaries of RESP frames in a stream of bytes cut anywhere.
 ///
-/// An attribute counts as part of the reply it precedes. Bytes that are no RESP at all (an inline
-/// command, TLS) are taken as lines, so the scanner never gets stuck; it just counts nonsense.
+/// An attribute counts as part of the reply that follows it. Bytes outside RESP (an inline command,
+/// TLS) count as lines of text. So the scanner never gets stuck, but its counts are then
+/// meaningless.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     /// Elements still missing in each open aggregate, outermost first.
@@ -179,7 +180,7 @@ impl Scanner {
             }
             b'*' | b'~' | b'>' => length().unwrap_or(0),
             b'%' => usize::saturating_mul(length().unwrap_or(0), 2),
-            // The thing the attribute is about follows its pairs.
+            // The value that the attribute describes follows its pairs.
             b'|' => usize::saturating_mul(length().unwrap_or(0), 2).saturating_add(1),
             _ => 0,
         };
@@ -190,7 +191,7 @@ impl Scanner {
         false
     }
 
-    /// Closes every aggregate this element was the last of; true if it ended the frame.
+    /// Closes every aggregate that this element completes; true if it ended the frame.
     fn element_ended(&mut self) -> bool {
         while let Some(missing) = self.open.last_mut() {
             *missing -= 1;

@@ -1,9 +1,9 @@
 //! Starts real servers for tests: on free loopback ports, in folders of their own.
 //!
-//! What lives here is a single Redis or Valkey server. [`sentinel`] and [`cluster`] are sets of
-//! such servers, on top of the same parts: [`binary`], [`port`], [`TestProcess`]. The invariant: no test ever talks to a server it did not start. Every
-//! server has an administrator whose random password proves that the right one answered, and no
-//! default port is ever used.
+//! This module has a single Redis or Valkey server. [`sentinel`] and [`cluster`] are sets of such
+//! servers, on top of the same parts: [`binary`], [`port`], [`TestProcess`]. The invariant: a test
+//! only ever talks to servers that it started itself. Every server has an administrator whose
+//! random password proves that the right one answered, and no default port is ever used.
 //!
 //! ```
 //! use leasehold_testkit::server::RedisServer;
@@ -49,16 +49,16 @@ const ADMIN: &str = "leasehold-testkit";
 /// A server is up within 20 ms on an idle machine; this allows for a loaded one and a long AOF.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Between two looks at a starting server, which offers nothing to wait on.
+/// The pause between two looks at a starting server, which offers no event to wait for.
 const START_POLL: Duration = Duration::from_millis(2);
 
 /// A paused server must fail a [`RedisServer::cli`] call, not hang the test.
 const CLI_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a start is repeated when somebody else took the port.
+/// How often a start is repeated if another program took the port.
 const START_ATTEMPTS: u32 = 5;
 
-/// From a cluster node's port to that of its bus.
+/// The distance from a cluster node's port to its bus port.
 const BUS_OFFSET: u16 = 10_000;
 
 pub(crate) const TEMP_PREFIX: &str = "leasehold-server-";
@@ -90,8 +90,8 @@ impl TlsSettings {
 
 /// Options of a [`RedisServer`].
 ///
-/// Without any, the server listens on one free loopback port, in plain text, asks for no password
-/// and persists nothing.
+/// By default the server listens on one free loopback port in plain text. It has no password, and
+/// keeps its data in memory only.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct RedisServerBuilder {
@@ -109,7 +109,7 @@ pub struct RedisServerBuilder {
     unix_socket: bool,
 }
 
-/// What a server is within a set.
+/// The role of a server in a set.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Role {
     #[default]
@@ -126,9 +126,9 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Keeps an append-only file in the server's folder, written through on every command, so that
-    /// a [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart) lose nothing that was
-    /// acknowledged. For another policy add `appendfsync …` with [`config`](Self::config).
+    /// Keeps an append-only file in the server's folder, written through on every command. So a
+    /// [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart) keep all acknowledged
+    /// data. For another policy add `appendfsync …` with [`config`](Self::config).
     pub fn appendonly(mut self) -> Self {
         self.appendonly = true;
         self
@@ -146,7 +146,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Adds a line to the configuration file, after those of the launcher. May be called again.
+    /// Adds a line to the configuration file, after the launcher's lines. May be called again.
     pub fn config(mut self, line: impl Into<String>) -> Self {
         self.config.push(line.into());
         self
@@ -170,7 +170,7 @@ impl RedisServerBuilder {
         self.tls_identity(pki, pki.server(), client_certificate)
     }
 
-    /// The same with a certificate of choice, say [`Pki::misnamed`].
+    /// As [`tls`](Self::tls), with a certificate that you choose, such as [`Pki::misnamed`].
     pub fn tls_identity(
         mut self,
         pki: &Pki,
@@ -191,8 +191,8 @@ impl RedisServerBuilder {
     ///
     /// # Panics
     ///
-    /// When no server program is installed, the options make it refuse to start, or it does not
-    /// answer in time. The message says what to do, or carries the server's log.
+    /// When no server program is installed, or the server refuses its options or takes too long to
+    /// answer. The message has a remedy, or the server's log.
     #[must_use]
     pub fn start(self) -> RedisServer {
         remove_abandoned_folders();
@@ -330,7 +330,7 @@ impl RedisServer {
         self.dir.path().join("server.sock")
     }
 
-    /// The server's folder: `server.conf`, `server.log` and whatever it persists.
+    /// The server's folder: `server.conf`, `server.log` and persisted data.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -412,11 +412,11 @@ impl RedisServer {
 
     /// Runs one command as an administrator and returns the reply as text, one line per element.
     ///
-    /// Each call is a connection of its own, so it leaves `AUTH` in the server's statistics too.
+    /// Each call has its own connection, so it leaves `AUTH` in the server's statistics too.
     ///
     /// # Panics
     ///
-    /// When the server cannot be asked within five seconds or answers with an error.
+    /// When the server takes longer than five seconds to answer, or answers with an error.
     #[must_use]
     pub fn cli(&self, args: &[&str]) -> String {
         match self.try_cli(args) {
@@ -426,11 +426,11 @@ impl RedisServer {
         }
     }
 
-    /// Runs one command as an administrator; an error the server answers with is a [`Reply`].
+    /// Runs one command as an administrator; an error from the server is a [`Reply`].
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or does not answer within five seconds.
+    /// When the server takes longer than five seconds to answer, or can't be reached.
     pub fn try_cli(&self, args: &[&str]) -> io::Result<Reply> {
         self.connect()?.call(args)
     }
@@ -581,7 +581,7 @@ impl RedisServer {
         lines.join("\n") + "\n"
     }
 
-    /// Starts the process and waits until it is the one that answers.
+    /// Starts the process and waits until it answers.
     fn launch(&self) -> Result<TestProcess, StartError> {
         let other = |message: String| StartError::Other(message);
         let log = fs::File::options()
@@ -629,7 +629,7 @@ impl RedisServer {
         }
     }
 
-    /// Whether the server is ours and ready. Ours, because it knows the administrator.
+    /// Whether this launcher's server is ready: only that one knows the administrator.
     fn answers(&self) -> bool {
         let replies = self.connect().and_then(|mut connection| connection.call(&["PING"]));
         matches!(replies, Ok(Reply::Status(pong)) if pong == "PONG")
@@ -675,7 +675,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // Before the folder goes: a living server would write into it again.
+        // Killed before the folder is removed: a living server would write into it again.
         drop(self.process().take());
     }
 }
@@ -684,7 +684,7 @@ fn random_password() -> String {
     (0..32).map(|_| fastrand::alphanumeric()).collect()
 }
 
-/// A blocking RESP2 connection, good for one administrator's command at a time.
+/// A blocking RESP2 connection for one administrator's command at a time.
 struct Connection<S = TcpStream>(BufReader<S>);
 
 impl<S: Read + Write> Connection<S> {
@@ -712,7 +712,8 @@ pub fn shared() -> &'static RedisServer {
     &SHARED
 }
 
-/// Statics are not dropped. The kernel ends the server with the process; its folder is on us.
+/// Statics are not dropped. The kernel ends the server with the process, but its folder must be
+/// removed here.
 pub(crate) fn remove_at_exit(folder: &Path) {
     static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -726,15 +727,15 @@ pub(crate) fn remove_at_exit(folder: &Path) {
 
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if folders.is_empty() {
-        // SAFETY: `remove` is a plain function that does not unwind, and atexit has no other demands.
+        // SAFETY: `remove` is a plain function that does not unwind, and atexit has no further
+        // requirements.
         let status = unsafe { libc::atexit(remove) };
         assert_eq!(status, 0, "the C library has room for an exit handler");
     }
     folders.push(folder.to_owned());
 }
 
-/// Removes what interrupted test processes left behind: their servers died with them, their
-/// folders did not.
+/// Removes the folders of interrupted test processes, whose servers have died with them.
 pub(crate) fn remove_abandoned_folders() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
@@ -757,7 +758,7 @@ pub(crate) fn remove_abandoned_folders() {
     });
 }
 
-/// Percent-encodes all that is not plainly allowed in a URL's user, password or query.
+/// Percent-encodes all characters that a URL's user, password or query restricts.
 fn percent(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

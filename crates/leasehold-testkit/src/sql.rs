@@ -1,7 +1,7 @@
 //! Starts private database servers for tests of fenced transactions.
 //!
-//! [`PostgreSql`] and [`MariaDb`] listen on a Unix socket only. A Galera pair talks over loopback. As
-//! root, PostgreSQL refuses to start, so it runs as `nobody` then.
+//! [`PostgreSql`] and [`MariaDb`] listen on a Unix socket only. A Galera pair talks over loopback.
+//! PostgreSQL refuses to run as root; it then runs as `nobody`.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -17,11 +17,12 @@ use crate::process::{TestProcess, describe};
 use crate::server::port::Reservation;
 use crate::server::{TEMP_PREFIX, remove_abandoned_folders, remove_at_exit};
 
-/// Names the folder of `initdb` and `postgres`.
+/// The variable with the folder of `initdb` and `postgres`.
 pub const POSTGRESQL_VARIABLE: &str = "LEASEHOLD_POSTGRESQL_BIN";
-/// Names `mariadbd`; `mariadb-install-db` must be in the PATH or in `/usr/bin`.
+/// The variable with the path of `mariadbd`; `mariadb-install-db` must be in the PATH or in
+/// `/usr/bin`.
 pub const MARIADB_VARIABLE: &str = "LEASEHOLD_MARIADB_SERVER";
-/// Names Galera's `libgalera_smm.so`.
+/// The variable with the path of Galera's `libgalera_smm.so`.
 pub const GALERA_VARIABLE: &str = "LEASEHOLD_GALERA_LIBRARY";
 
 const NOBODY: u32 = 65_534;
@@ -33,7 +34,7 @@ const START_POLL: Duration = Duration::from_millis(10);
 /// A PostgreSQL server with a superuser `leasehold` that needs no password.
 #[derive(Debug)]
 pub struct PostgreSql {
-    // Before the folder goes: a living server would write into it again.
+    // Dropped before the folder: a living server would write into it again.
     _process: TestProcess,
     dir: TempDir,
 }
@@ -92,7 +93,7 @@ impl PostgreSql {
 /// A MariaDB server with a superuser `root` that needs no password.
 #[derive(Debug)]
 pub struct MariaDb {
-    // Before the folder goes: a living server would write into it again.
+    // Dropped before the folder: a living server would write into it again.
     _process: TestProcess,
     dir: TempDir,
 }
@@ -119,9 +120,9 @@ impl MariaDb {
         Self::start_with(&[options, vec!["--wsrep-new-cluster".to_owned()]].concat(), None)
     }
 
-    /// Joins the cluster of a first node that has no data yet and stands at `position` (its
-    /// `wsrep_cluster_state_uuid`, a colon, and its `wsrep_last_committed`): so nothing has to be
-    /// transferred, and no program for transfers is needed.
+    /// Joins the cluster of a first node that is still empty, so that no program for transfers is
+    /// needed. `position` is the first node's `wsrep_cluster_state_uuid`, a colon, and its
+    /// `wsrep_last_committed`.
     ///
     /// # Panics
     ///
@@ -151,7 +152,7 @@ impl MariaDb {
         let user = rustix::process::geteuid().is_root().then_some("--user=root");
         let mut make = Command::new(install);
         make.args(["--no-defaults", &datadir, "--auth-root-authentication-method=normal"]);
-        // A server that starts removes the temporary tables that it finds, those of others, too.
+        // A starting server removes all temporary tables that it finds, including other servers'.
         make.env("TMPDIR", dir.path());
         run(make.arg("--skip-test-db").args(user).stdin(Stdio::null()));
         if let Some(state) = galera_state {
@@ -189,7 +190,7 @@ impl GaleraPort {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
-        // Galera can't take the port while the reservation holds it.
+        // Galera can't bind the port while the reservation holds it.
         Self(Reservation::new().port())
     }
 }
@@ -226,7 +227,7 @@ fn folder() -> TempDir {
         .expect("the temporary folder is writable")
 }
 
-/// What the variable names, else what is in PATH, else the first of `places` that exists.
+/// The program that the variable names, or the one in PATH, or the first of `places` that exists.
 fn program(variable: &str, name: &str, places: &[&str], package: &str) -> PathBuf {
     if let Some(named) = std::env::var_os(variable) {
         return named.into();

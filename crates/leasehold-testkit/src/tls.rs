@@ -1,7 +1,6 @@
 //! Makes certificates for tests: one authority to trust, one not to, and what they sign.
 //!
-//! Everything is made anew for each [`Pki`] and lives in memory and in a temporary folder; nothing
-//! here is worth a secret.
+//! Each [`Pki`] makes new ones, in memory and in a temporary folder; they protect no real data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,9 +46,9 @@ impl Identity {
     }
 }
 
-/// A certificate authority, another unrelated one, and the certificates tests ask for.
+/// A certificate authority, another unrelated one, and certificates for tests.
 ///
-/// The files are removed with this value; the PEM texts are the caller's to keep.
+/// The files are removed with this value; the caller may keep the PEM texts.
 #[derive(Debug)]
 pub struct Pki {
     ca: Identity,
@@ -57,7 +56,7 @@ pub struct Pki {
     misnamed: Identity,
     server: Identity,
     unrelated_ca: Identity,
-    // Last: the paths above point into it.
+    // Dropped last: the paths above point into it.
     _dir: TempDir,
 }
 
@@ -123,7 +122,7 @@ impl Pki {
         &self.server
     }
 
-    /// An authority that signed none of this: a client that trusts only it must refuse the server.
+    /// An unrelated authority: a client that trusts only this one must refuse the server.
     #[must_use]
     pub fn unrelated_ca(&self) -> &Identity {
         &self.unrelated_ca
@@ -137,8 +136,8 @@ fn authority(dir: &Path, name: &str) -> (Identity, Issuer<'static, KeyPair>) {
     let mut params = CertificateParams::new(Vec::new()).expect(PARAMS_VALID);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    // Two authorities of one name would be told apart only by their keys, and some clients report
-    // that as a broken signature rather than as an unknown authority.
+    // If both authorities had one name, only their keys would distinguish them. Some clients then
+    // report a broken signature instead of an unknown authority.
     params.distinguished_name.push(DnType::CommonName, format!("leasehold test {name}"));
     let certificate = params.self_signed(&key).expect(PARAMS_VALID).pem();
     let identity = write(dir, name, certificate, &key);

@@ -14,7 +14,7 @@ use crate::meter::Meter;
 use crate::server::Server;
 use crate::stats::{Latencies, jain, weighted};
 
-/// What one turn brought; each "per hand-off" but the rate.
+/// The results of one turn; all but the rate are per hand-off.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) handoffs: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// One turn of its pieces.
+    /// Joins the pieces of one turn.
     pub(crate) fn joined(pieces: &[Self]) -> Self {
         let mean = |value: fn(&Self) -> f64| {
             weighted(pieces.iter().map(|piece| (value(piece), piece.handoffs as f64)))
@@ -70,14 +70,14 @@ struct Arena(Mutex<State>);
 struct State {
     handoffs: Latencies,
     holds: Latencies,
-    /// When the release began that nobody has profited from yet.
+    /// When the last release began, until another holder has the lock.
     released_at: Option<Instant>,
-    /// Wakes whoever released last, once somebody else has the lock.
+    /// Wakes the last holder, once another one has the lock.
     rejoin: Option<oneshot::Sender<()>>,
     inside: u32,
     overlaps: u64,
     not_released: u64,
-    /// Since when each waits.
+    /// Since when each contender waits.
     asked: Vec<Option<Instant>>,
     turns: Vec<u64>,
     longest_wait: Duration,
@@ -124,7 +124,7 @@ impl Arena {
             *turns += 1;
         }
         if let Some(rejoin) = state.rejoin.take() {
-            // Nobody listens any more once the turn is over.
+            // The receivers end with the turn.
             let _gone: Result<_, _> = rejoin.send(());
         }
         now
@@ -190,7 +190,8 @@ pub(crate) async fn turn(
     for (who, contender) in contenders.into_iter().enumerate() {
         tasks.spawn(contend(Arc::clone(&arena), who, contender, hold));
     }
-    // Everybody has asked, and those who can be in line are: where that is served in turn, everybody was.
+    // By the time that all have requested, those who can queue have done so. If the queue is served
+    // in turn, all have.
     let together = Duration::from_millis(5).saturating_mul(u32::try_from(waiters)?);
     let warm_up = Instant::now() + length.max(Duration::from_millis(250)) * 4 + together;
     let is_warm = |turns: &[u64]| {
@@ -206,7 +207,7 @@ pub(crate) async fn turn(
     let (before, meter) = (calls(server).await?, start(server).await?);
     arena.reset();
     let begun = Instant::now();
-    // Long enough for everybody to have had several turns, or shares would look uneven.
+    // Long enough for several turns each, or the shares would look uneven.
     loop {
         pause(&mut tasks, length / 4).await?;
         let enough = arena.state().handoffs.count() >= 8 * waiters as u64;
@@ -236,7 +237,7 @@ pub(crate) async fn turn(
     let (handoffs, holds, turns, longest_wait) = state;
     let count = handoffs.count();
     let each = count as f64;
-    // Nothing is held for no time at all; the clock says how short it was.
+    // A hold takes some time, however short; the clock measures it.
     let period_us = handoffs.mean_us() + holds.mean_us();
     Ok(Turn {
         handoffs: count,
@@ -257,7 +258,7 @@ pub(crate) async fn turn(
     })
 }
 
-/// Waits, unless a task has failed.
+/// Waits, unless a task fails.
 async fn pause(tasks: &mut JoinSet<anyhow::Result<()>>, length: Duration) -> anyhow::Result<()> {
     tokio::select! {
         () = tokio::time::sleep(length) => Ok(()),
@@ -267,7 +268,7 @@ async fn pause(tasks: &mut JoinSet<anyhow::Result<()>>, length: Duration) -> any
     }
 }
 
-/// The server is asked on another thread, so that the contenders go on.
+/// Reads the server's counts on another thread, so that the contenders continue.
 async fn calls(server: &Server) -> anyhow::Result<crate::server::Calls> {
     let server = server.clone();
     Ok(tokio::task::spawn_blocking(move || server.calls()).await?)

@@ -12,29 +12,29 @@ use crate::fifo::{BareFifo, Kept, Message, Wires};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Variant {
-    /// Each waiter with a client of its own, as processes have.
+    /// Each waiter has its own client, as processes do.
     Leasehold,
-    /// All waiters in one client, which hands on at most 16 times in a row inside itself.
+    /// All waiters share one client, which hands off at most 16 times in a row inside itself.
     OneClient,
-    /// The same, half of them in each of two clients.
+    /// As `OneClient`, half of them in each of two clients.
     TwoClients,
-    /// A list in the server, and a release that tells the first in it; nothing else.
+    /// A list in the server, and a release that notifies its head; the bare minimum.
     BareFifo,
-    /// The same, with records of leasehold's size in the place of a key and a list.
+    /// As `BareFifo`, with records of leasehold's size instead of a key and a list.
     LineFloor,
-    /// The same with a connection for the messages, beside that for the requests.
+    /// As `LineFloor`, with separate connections for messages and requests.
     LineFloorApart,
-    /// No lock: a message that goes round.
+    /// A message that goes round, without a lock.
     Message,
-    /// Delete and publish; everybody tries again.
+    /// Delete and publish; all waiters try again.
     PublishToAll,
     /// Delete and push; one waiter pops and tries again. Newcomers try before they wait.
     BlockingPop,
-    /// The same, but newcomers wait for an element too, so that all are served in turn.
+    /// As `BlockingPop`, but newcomers also wait for an element, so that all are served in turn.
     BlockingPopInTurn,
-    /// Clients of ours that ask every 2 ms.
+    /// Leasehold clients that poll every 2 ms.
     PollTight,
-    /// Clients of ours that ask every 50 ms.
+    /// Leasehold clients that poll every 50 ms.
     PollSlow,
 }
 
@@ -71,7 +71,7 @@ impl Variant {
         }
     }
 
-    /// Whether this is how leasehold waits unless told otherwise.
+    /// Whether this is one of leasehold's default ways to wait.
     pub(crate) const fn is_ours(self) -> bool {
         matches!(self, Self::Leasehold | Self::OneClient | Self::TwoClients)
     }
@@ -89,7 +89,7 @@ impl Variant {
         )
     }
 
-    /// Beyond this the variant does nothing but load the server.
+    /// With more waiters, the variant only loads the server.
     pub(crate) const fn max_waiters(self) -> usize {
         match self {
             Self::PollTight | Self::PollSlow => 100,
@@ -97,7 +97,7 @@ impl Variant {
         }
     }
 
-    /// The requests that its clients send. What scripts call inside is not theirs.
+    /// The requests that its clients send, without the calls inside scripts.
     pub(crate) const fn requests(self) -> &'static [&'static str] {
         match self {
             Self::Message => &["publish"],
@@ -108,7 +108,7 @@ impl Variant {
     }
 }
 
-/// One who wants the lock.
+/// A contender of one variant.
 #[derive(Debug)]
 pub(crate) enum Contender {
     Library(Mutex),
@@ -139,7 +139,7 @@ impl Contender {
         }
     }
 
-    /// Whether it was held to the end.
+    /// Releases the lock; returns whether it was held to the end.
     pub(crate) async fn release(&mut self, held: Held) -> anyhow::Result<bool> {
         match (self, held) {
             (Self::Library(_), Held::Guard(guard)) => {
@@ -154,7 +154,7 @@ impl Contender {
     }
 }
 
-/// All contenders of a turn, connected, and the clients to be closed after it.
+/// All contenders of a turn, connected, and the clients to close after it.
 pub(crate) async fn connect(
     url: &str,
     variant: Variant,
@@ -175,14 +175,14 @@ pub(crate) async fn connect(
     };
     let mut clients = Vec::new();
     let mut contenders = Vec::new();
-    // So many at a time that the server's queue of new connections does not overflow.
+    // Limited, so that the server's queue of new connections does not overflow.
     const AT_ONCE: usize = 64;
     while clients.len() < clients_wanted {
         let mut connecting = JoinSet::new();
         for _ in 0..AT_ONCE.min(clients_wanted - clients.len()) {
             let url = url.to_owned();
             connecting.spawn(async move {
-                // A busy machine must not turn into errors here.
+                // A busy machine must not cause errors here.
                 Client::builder().call_timeout(Duration::from_secs(20)).connect(url).await
             });
         }

@@ -18,13 +18,13 @@ use crate::stats::{Latencies, Spread};
 pub(crate) use self::arena::{Turn, turn};
 pub(crate) use self::contender::Variant;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     waiters: Vec<usize>,
     holds: Vec<Duration>,
     delay: Duration,
-    /// How long each turn takes at least.
+    /// The least length of each turn.
     least: Duration,
     variants: Vec<Variant>,
 }
@@ -60,14 +60,14 @@ impl Plan {
             waiters: if args.quick { vec![3] } else { vec![2, 16, 64] },
             holds: vec![Duration::from_millis(3)],
             delay: Duration::from_millis(1),
-            // There are only some 150 hand-offs a second, and the slowest of a hundred is to be known.
+            // There are only some 150 hand-offs a second, and a 99th percentile needs hundreds.
             least: if args.quick { Duration::ZERO } else { Duration::from_secs(2) },
             variants: variants.into_iter().filter(|v| args.wants(v.name())).collect(),
         }
     }
 
-    /// In how many pieces a turn is taken. A crowd takes longer to come together than a piece lasts, and at a
-    /// distance a piece has to be long for a hundred hand-offs.
+    /// How many pieces a turn has. A crowd takes longer to gather than a piece lasts. With a delay,
+    /// a piece must be long enough for a hundred hand-offs.
     fn pieces(&self, args: &Args, turn: Duration, waiters: usize) -> u32 {
         match args.pieces(turn) {
             _ if waiters > 100 => 1,
@@ -82,7 +82,7 @@ impl Handoff {
         self.rows.iter().find(|row| row.variant == variant && row.waiters == waiters)
     }
 
-    /// Hand-offs per second within a round.
+    /// The ratio of two variants' hand-offs per second, within each round.
     pub(crate) fn ratio(&self, above: &str, below: &str, waiters: usize) -> Option<Spread> {
         let (above, below) = (format!("{above} with {waiters}"), format!("{below} with {waiters}"));
         let found = self.ratios.iter().find(|it| it.above == above && it.below == below);
@@ -94,7 +94,7 @@ impl Handoff {
 pub(crate) struct Handoff {
     pub(crate) server: String,
     pub(crate) delay_each_way_ms: f64,
-    /// PING at its median, through the same delay, taken before each turn of each variant.
+    /// The median of PING, through the same delay, before each turn of each variant.
     pub(crate) rtt_us: Option<Spread>,
     pub(crate) rows: Vec<Row>,
     pub(crate) ratios: Vec<Ratio>,
@@ -107,7 +107,7 @@ pub(crate) struct Row {
     pub(crate) waiters: usize,
     pub(crate) hold_ms: f64,
     pub(crate) handoffs: u64,
-    /// Moments at which two were inside. Always 0, or the lock is none.
+    /// Moments with two holders inside. Must be 0.
     pub(crate) overlaps: u64,
     pub(crate) not_released: u64,
     pub(crate) handoffs_per_second: Option<Spread>,
@@ -126,7 +126,7 @@ pub(crate) struct Row {
     pub(crate) longest_wait: Option<Spread>,
 }
 
-/// Hand-offs per second against others in the same round.
+/// A variant's hand-offs per second, relative to others in the same round.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) above: String,

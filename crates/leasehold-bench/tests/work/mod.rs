@@ -3,7 +3,7 @@
 use leasehold::Client;
 use tokio::task::JoinSet;
 
-/// Cycles of so many callers on one client, each on a lock of its own.
+/// Cycles of this many callers on one client, each on its own lock.
 pub(crate) async fn cycles(client: &Client, callers: usize, each: usize) {
     let mut tasks = JoinSet::new();
     for caller in 0..callers {
@@ -19,7 +19,7 @@ pub(crate) async fn cycles(client: &Client, callers: usize, each: usize) {
     }
 }
 
-/// Hand-offs among clients that all want the same lock, `each` for each of them.
+/// Hand-offs among clients that all want the same lock, `each` per client.
 pub(crate) async fn handoffs(clients: &[Client], each: usize) {
     let mut tasks = JoinSet::new();
     for client in clients {

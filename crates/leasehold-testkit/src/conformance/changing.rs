@@ -188,7 +188,7 @@ pub(super) async fn a_lowered_limit_ends_every_wait_for_more_wherever_it_stands(
     for gone in [&line[1], &line[2], &line[4]] {
         assert_eq!(gone.be_refused().await, Refusal::WrongKind { stored });
     }
-    // Of those who were dropped none is granted anything, and none is in the others' way.
+    // Dropped acquisitions get no grants, and block no other.
     lease.end().await;
     assert_eq!(cx.holders(&key).await, ["b"]);
     assert_eq!(cx.waiters(&key).await, ["e"]);
@@ -370,7 +370,7 @@ pub(super) async fn leaving_can_open_what_its_grant_has_closed(cx: &Context) {
     cx.party(&key).fail().await;
 }
 
-/// Somebody who closes the lock for a long time with the grant.
+/// A party whose grant has a long cooldown.
 fn party_of(cx: &Context, key: &Key) -> Party {
     let mut party = cx.party(key);
     party.request.cooldown = cool(LONG);

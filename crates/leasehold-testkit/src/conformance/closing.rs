@@ -1,4 +1,4 @@
-//! Cases about cooldowns: a lock that stays closed for a while after a release.
+//! Cases about cooldowns: a lock stays closed for a while after a release.
 
 use std::time::{Duration, Instant};
 

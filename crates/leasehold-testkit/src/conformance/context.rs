@@ -12,15 +12,15 @@ use leasehold_core::{
 
 use super::party::Party;
 
-/// A lease that does not end while a case runs.
+/// A lease that lasts for the whole case.
 pub(super) const LONG: Duration = Duration::from_secs(30);
-/// A lease whose end a case waits for.
+/// A lease that expires while the case waits.
 pub(super) const SHORT: Duration = Duration::from_millis(200);
-/// What a call may take: so long that only a store which hangs exceeds it.
+/// The limit for a call; only a store that hangs exceeds it.
 pub(super) const CALL: Duration = Duration::from_secs(20);
-/// How long a case waits for something to happen.
+/// How long a case waits for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// By how much a store's times may differ from ours: rounding, and clocks that drift.
+/// By how much a store's times may differ from the test's: rounding, and clock drift.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 
 /// What a case works with.
@@ -32,7 +32,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context with names of its own.
+    /// A context with its own names.
     ///
     /// # Panics
     ///
@@ -51,12 +51,12 @@ impl Context {
         Arc::clone(&self.store)
     }
 
-    /// How all names of this case start.
+    /// The prefix of all names of this case.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// A name that nobody has used.
+    /// A fresh name.
     pub(super) fn key(&self) -> Key {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         self.named(format_args!("k{number}"))
@@ -66,7 +66,7 @@ impl Context {
         key(&format!("{}{rest}", self.prefix))
     }
 
-    /// Somebody with a token of their own who wants the lock alone, for a long time, at once.
+    /// A new party with its own token, which wants the lock exclusively, for a long time, at once.
     pub(super) fn party(&self, key: &Key) -> Party {
         Party::new(self.shared_store(), key)
     }
@@ -80,14 +80,14 @@ impl Context {
         self.inspect(key).await.unwrap_or_else(|| panic!("nobody uses {key}"))
     }
 
-    /// The owners' names of those who hold.
+    /// The owners' names of the holders.
     pub(super) async fn holders(&self, key: &Key) -> Vec<String> {
         let info = self.inspect(key).await;
         let holders = info.iter().flat_map(|info| &info.holders);
         holders.map(|holder| holder.owner.as_str().to_owned()).collect()
     }
 
-    /// The owners' names of those who wait.
+    /// The owners' names of the waiters.
     pub(super) async fn waiters(&self, key: &Key) -> Vec<String> {
         let info = self.inspect(key).await;
         let waiters = info.iter().flat_map(|info| &info.waiters);
@@ -124,7 +124,7 @@ impl Context {
         self.store.force_release(&request, CALL).await.expect("force_release answers")
     }
 
-    /// Waits until nobody uses the lock.
+    /// Waits until the lock is idle.
     pub(super) async fn until_idle(&self, key: &Key) {
         let mut patience = Patience::for_what(format!("{key} to fall idle"));
         while self.inspect(key).await.is_some() {
@@ -133,7 +133,7 @@ impl Context {
     }
 }
 
-/// Polling with an end.
+/// Polling with a limit.
 pub(super) struct Patience {
     what: String,
     started: Instant,
@@ -148,7 +148,7 @@ impl Patience {
         self.pause_for(Duration::from_millis(5)).await;
     }
 
-    /// For a random part of `longest`.
+    /// Pauses for a random part of `longest`.
     pub(super) async fn pause_within(&mut self, longest: Duration) {
         self.pause_for(longest.mul_f64(fastrand::f64())).await;
     }
@@ -160,7 +160,7 @@ impl Patience {
     }
 }
 
-/// Waits for something that must come.
+/// Waits for an event that must come.
 pub(super) async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(PATIENCE, work).await;
     done.unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain for {what}"))

@@ -1,4 +1,4 @@
-//! Cases about fences, the numbers that a protected resource compares.
+//! Cases about fencing tokens, the numbers that a protected resource compares.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -56,8 +56,8 @@ pub(super) async fn a_lease_takes_over_higher_fences_and_later_ones_are_above_th
     next.end().await;
 }
 
-/// A block of ten seconds' worth of fences runs far ahead of the clock. Whoever forgets the name
-/// when it falls idle would issue lower fences after that.
+/// A block of ten seconds' worth of fences runs far ahead of the clock. A store that forgets an
+/// idle name would issue lower fences after it.
 pub(super) async fn fences_grow_even_when_blocks_outrun_the_clock(cx: &Context) {
     let key = cx.key();
     let mut last = Fence::ZERO;
@@ -85,7 +85,7 @@ pub(super) async fn a_fence_is_constant_for_its_lease(cx: &Context) {
     lease.end().await;
 }
 
-/// So that a counter that was lost recovers by itself.
+/// The time recovers a counter that was lost.
 pub(super) async fn the_first_fence_of_a_name_is_the_time_since_2020(cx: &Context) {
     let lease = cx.party(&cx.key()).take().await;
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");

@@ -1,4 +1,4 @@
-//! Cases about taking a lock that one holder has alone.
+//! Cases about acquiring a lock exclusively.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,7 @@
 //! Cases about each argument of each call at the ends of its range.
 //!
-//! The store takes it, and whatever ends a lease leaves the lock free or closed. What no store could take is refused by
-//! the type of the argument.
+//! The store accepts the argument, and after the lease's end the lock is free or cooling down. The
+//! argument's type already refuses what no store could accept.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use leasehold_core::{
 use super::context::{CALL, Context, LONG, no_fences, patiently, token};
 use super::party::{Lease, Party, client, number};
 
-/// What brings one argument of a request to an end of its range.
+/// Sets one argument of a request to an end of its range.
 type AtLimit<Request> = (&'static str, fn(&mut Request));
 
 const MOST: u32 = u32::MAX;
@@ -96,7 +96,7 @@ fn permits(count: u32, limit: u32) -> Mode {
     Mode::Permits { count: number(count), limit: number(limit) }
 }
 
-/// What ends a lease.
+/// A way to end a lease.
 #[derive(Debug)]
 enum End {
     Release(Box<ReleaseRequest>),
@@ -105,7 +105,7 @@ enum End {
 }
 
 impl End {
-    /// All of them, for this lease.
+    /// All ways to end this lease.
     fn all(lease: &Lease) -> Vec<(&'static str, Self)> {
         let releases = TO_RELEASE.iter().map(|(what, change)| {
             let mut request = lease.ending();
@@ -116,7 +116,7 @@ impl End {
         releases.chain(others).collect()
     }
 
-    /// Ends the lease, and says for how long the lock is to stay closed.
+    /// Ends the lease; returns the cooldown to expect.
     async fn carry_out(self, cx: &Context, lease: &Lease) -> Cooldown {
         match self {
             Self::Release(request) => {
@@ -135,7 +135,7 @@ impl End {
     }
 }
 
-/// Checks that nobody holds the lock, and that it is closed for this long if it is.
+/// Checks that the lock has no holder, and that its cooldown, if any, has this length.
 async fn is_free_or_closed(cx: &Context, key: &Key, closed: Cooldown, what: &str) {
     let info = cx.inspect(key).await;
     if closed.is_none() {
@@ -150,7 +150,7 @@ async fn is_free_or_closed(cx: &Context, key: &Key, closed: Cooldown, what: &str
     assert!(closed != Cooldown::MAX || left + LONG * 20 > closed.duration(), "{what}: {left:?}");
 }
 
-/// Takes a lock of its own in each of these ways, ends it in each way, and looks at it.
+/// Acquires a new lock in each of these ways, ends it in each way, and inspects it.
 async fn taken_and_ended(cx: &Context, limits: &[AtLimit<AcquireRequest>]) {
     for (what, change) in limits {
         let ways = End::all(&cx.party(&cx.key()).lease(no_fences())).len();
@@ -291,7 +291,7 @@ pub(super) async fn a_call_may_take_as_long_as_a_number_can_say(cx: &Context) {
         if store.capability().wake {
             store.listen(client(), ever).await.expect("listen answers");
         }
-        // What fails over does not know its age.
+        // After a fail-over, a store's age is unknown.
         drop(store.remembers_for(ever).await);
         let other = ForceReleaseRequest::new(key.clone(), Fence::ZERO);
         store.force_release(&other, ever).await.expect("force_release answers");

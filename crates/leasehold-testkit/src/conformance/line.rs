@@ -106,7 +106,7 @@ pub(super) async fn an_expired_holder_makes_room_for_the_head(cx: &Context) {
         match asks.ask().await {
             Acquire::Waiting(waiting) => assert_eq!(waiting.position, 0),
             Acquire::Already(Already { fences, .. }) => break fences,
-            // The machine stood still, and the lock was free before anybody had to wait.
+            // The machine stalled, and the lock was free before any wait.
             Acquire::Granted(granted) => break granted.fences,
             other => panic!("neither waiting nor served: {other:?}"),
         }
@@ -252,7 +252,7 @@ pub(super) async fn a_crowd_is_served_in_order_and_to_the_last(cx: &Context) {
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-/// Sends heartbeats until the lease is handed over.
+/// Sends heartbeats until the lease is granted.
 pub(super) async fn be_served(mut waiter: Party) -> Lease {
     let mut patience = Patience::for_what("a turn in line");
     loop {

@@ -8,7 +8,8 @@ use super::context::{Context, Patience, SHORT, SLACK};
 use super::line::be_served;
 
 pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
-    // A machine that stands still for longer than a window proves nothing; it gets a longer one.
+    // If the machine stalls for longer than the heartbeat timeout, the case proves nothing and
+    // tries a longer one.
     for window in [1, 2, 4, 8, 16].map(|times| Duration::from_millis(600) * times) {
         let key = cx.key();
         let lease = cx.party(&key).take().await;
@@ -85,7 +86,7 @@ pub(super) async fn a_forgotten_waiter_gets_its_old_place_back(cx: &Context) {
     while cx.waiters(&key).await != ["live"] {
         patience.pause().await;
     }
-    // Whoever joins clears the line, so that nothing is left of the slow one but its own word.
+    // A joining waiter clears the queue, so only the slow one's own request can restore it.
     let last = cx.party(&key).owner("last").in_line();
     assert_eq!(last.wait().await.position, 1);
     let back = slow.next_beat().window(Duration::from_secs(30)).place(place);
@@ -160,16 +161,16 @@ pub(super) async fn a_waiter_that_asks_late_is_served_in_the_moment_it_asks(cx: 
     let holder = cx.party(&key).ttl(window).take().await;
     let slow = cx.party(&key).owner("slow").in_line().window(window);
     let Acquire::Waiting(waiting) = slow.ask().await else {
-        // The machine stood still for as long as the lease, and it had nothing to wait for.
+        // The machine stalled for as long as the lease, so there was nothing to wait for.
         return;
     };
     let next = cx.party(&key).owner("next").in_line();
     next.ask().await;
-    // Only looking does not serve anybody, so what the slow one finds is an ended lease.
+    // A mere look serves no waiter, so the slow one finds an ended lease.
     while asked_at.elapsed() < window + window / 2 || !cx.holders(&key).await.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         if cx.holders(&key).await == ["next"] {
-            // It asked after the end already, and was served as it should.
+            // It came after the end, and was rightly served.
             next.leave().await;
             return;
         }

@@ -260,7 +260,7 @@ macro_rules! conformance_list {
     };
 }
 
-/// What to make of the list.
+/// Expands the list into a table or tests.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_each {
@@ -287,7 +287,7 @@ macro_rules! conformance_each {
     };
 }
 
-/// Every case there is.
+/// All cases.
 pub static CASES: &[Case] = crate::conformance_list!(table []);
 
 #[cfg(test)]

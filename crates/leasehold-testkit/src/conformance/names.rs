@@ -4,7 +4,7 @@ use leasehold_core::{Key, Metadata, OwnerName, Release};
 
 use super::context::{Context, LONG, key};
 
-/// Names that some layer or other might take for something else, or for each other.
+/// Names that some layer might misread, or confuse with each other.
 fn hostile_names(cx: &Context) -> Vec<Key> {
     let tails = [
         "a",

@@ -1,4 +1,4 @@
-//! Cases about operators: taking a lease away by force, examining the store.
+//! Cases about operators: force-releasing a lease, examining the store.
 
 use leasehold_core::doctor::Severity;
 use leasehold_core::{Fence, ForceRelease, Release, Renew};

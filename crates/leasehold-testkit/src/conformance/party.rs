@@ -12,10 +12,10 @@ use leasehold_core::{
 
 use super::context::{CALL, LONG, Patience, cool, token, ttl};
 
-/// Contenders get out of each other's way for up to this long.
+/// The longest random pause after a split among contenders.
 const SPLIT_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// One acquisition: a token, and how it asks.
+/// One acquisition: its token and request.
 #[derive(Clone, Debug)]
 pub(super) struct Party {
     store: Arc<dyn Store>,
@@ -65,7 +65,7 @@ impl Party {
         self
     }
 
-    /// Waits in line, with a window as long as the lease, as a client of its own.
+    /// Queues as a new client, with a heartbeat timeout as long as the lease.
     pub(super) fn in_line(self) -> Self {
         self.in_line_of(client(), 1)
     }
@@ -95,7 +95,7 @@ impl Party {
         self
     }
 
-    /// The same with the number of the next heartbeat.
+    /// The same party with the number of its next heartbeat.
     pub(super) fn next_beat(mut self) -> Self {
         let queue = self.queue_mut();
         queue.heartbeat = queue.heartbeat.checked_add(1).expect("few heartbeats");
@@ -114,7 +114,7 @@ impl Party {
         self.store.acquire(&self.request, CALL).await.expect("acquire answers")
     }
 
-    /// The same one, asking again after it was refused, or gave up what it had: with a new token where the
+    /// The same party for a request after a refusal or an abandoned one. It has a new token if the
     /// store needs that.
     pub(super) fn again(mut self) -> Self {
         if self.store.capability().undoes {
@@ -123,8 +123,8 @@ impl Party {
         self
     }
 
-    /// Asks as a client does, which goes on after a split among contenders until the lock is somebody's. Returns
-    /// who has asked last, too.
+    /// Requests like a client, which retries after a split among contenders until the result is
+    /// clear. Also returns the party of the last request.
     pub(super) async fn ask_until_settled(mut self) -> (Acquire, Self) {
         let mut patience = Patience::for_what("contenders to settle it");
         loop {
@@ -138,7 +138,7 @@ impl Party {
         }
     }
 
-    /// Asks for what is free.
+    /// Acquires a free lock.
     pub(super) async fn take(&self) -> Lease {
         match self.ask().await {
             Acquire::Granted(granted) => self.lease(granted.fences),
@@ -146,25 +146,25 @@ impl Party {
         }
     }
 
-    /// Asks for what this token has already.
+    /// Acquires what this token already holds.
     pub(super) async fn take_again(&self) -> Already {
         let mut patience = Patience::for_what("an answer that a majority gives");
         loop {
             match self.ask().await {
                 Acquire::Already(already) => return already,
-                // Nodes of a quorum that are late have not heard of the lease yet.
+                // Slow nodes of a quorum don't know the lease yet.
                 Acquire::Busy(busy) if busy.is_contended() => patience.pause().await,
                 other => panic!("{} was not held already: {other:?}", self.request.key),
             }
         }
     }
 
-    /// The lease that was handed to it in line.
+    /// The lease that the queue granted to it.
     pub(super) async fn took(&self) -> Lease {
         self.lease(self.take_again().await.fences)
     }
 
-    /// Asks for what somebody else has.
+    /// Queues for a lock that another party holds.
     pub(super) async fn wait(&self) -> Waiting {
         match self.ask().await {
             Acquire::Waiting(waiting) => waiting,
@@ -179,9 +179,9 @@ impl Party {
         }
     }
 
-    /// Asks for what nobody can have for a while, and learns why. A quorum whose nodes are not of
-    /// one mind yet, since a lease ends at each of them a moment apart, gives no reason; it is asked
-    /// again.
+    /// Requests a lock that is unavailable for a while; returns the reason. A lease ends at each
+    /// node of a quorum a moment apart. Until the nodes agree, a quorum gives no reason, so the
+    /// request is repeated.
     pub(super) async fn learn_why_not(&self) -> Busy {
         let mut patience = Patience::for_what("a reason that a majority gives");
         let mut party = self.clone();
@@ -217,7 +217,7 @@ impl Party {
     }
 }
 
-/// What a party was granted.
+/// A lease that a party was granted.
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
     store: Arc<dyn Store>,
@@ -241,7 +241,7 @@ impl Lease {
         ReleaseRequest::new(self.key.clone(), self.token, self.fences)
     }
 
-    /// Sent again, a release is the same release: a node of a quorum has little time for each.
+    /// Repeats the release if it fails, since a node of a quorum has little time for each request.
     pub(super) async fn release_with(&self, request: &ReleaseRequest) -> Release {
         let mut patience = Patience::for_what("an answer to a release");
         loop {

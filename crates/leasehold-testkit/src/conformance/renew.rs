@@ -8,7 +8,8 @@ use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK, no_fences, tok
 use super::party::Lease;
 
 pub(super) async fn a_renewed_lease_outlives_its_first_ttl(cx: &Context) {
-    // A machine that stands still for longer than the lease proves nothing; it gets a longer one.
+    // If the machine stalls for longer than the lease, the case proves nothing and tries a longer
+    // one.
     for length in [1, 2, 4, 8, 16].map(|times| Duration::from_millis(400) * times) {
         let key = cx.key();
         let lease = cx.party(&key).ttl(length).take().await;
@@ -97,14 +98,14 @@ pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_i
                 let anew = party.lease(granted.fences);
                 break (key, late, party, anew);
             }
-            // A node of a quorum that granted it later than the others has it for longer, and what
-            // those grant meanwhile comes after another lease than this.
+            // A quorum's node that granted the lease later than the others keeps it for longer. A
+            // grant by those others then belongs to another lease.
             Acquire::Busy(Busy { holder: None, .. }) => patience.pause().await,
             other => panic!("{key}: {other:?}"),
         }
     };
     assert!(anew.fences.first() > late.fences.last());
-    // Sent again, it is the same lease; to others it comes too late.
+    // Sent again, it is the same lease; for other contenders it is too late.
     assert_eq!(party.take_again().await.fences, anew.fences);
     let mut second = cx.party(&key);
     second.request.after = Some(late.fences);

@@ -1,4 +1,4 @@
-//! Cases about locks with several holders, and names in use as another kind of lock.
+//! Cases about locks with several holders, and about names in use by another kind of lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +69,7 @@ pub(super) async fn holders_with_one_bond_are_one_owner_and_keep_all_others_out(
         assert_eq!(busy.holder.expect("somebody holds it").mode, Mode::Exclusive);
     }
     assert_eq!(here.renew(LONG).await, Renew::Renewed);
-    // It comes free with the last of them.
+    // The lock is free once the last sharer has released it.
     here.end().await;
     for mode in others {
         cx.party(&key).mode(mode).fail().await;
@@ -102,7 +102,7 @@ pub(super) async fn who_has_the_holders_bond_comes_in_past_the_line_and_from_wit
     let back = cx.party(&key).mode(ours).owner("back").in_line();
     back.wait().await;
     first.end().await;
-    // Both at the head have it, and who waits behind somebody else comes in with a heartbeat.
+    // Both waiters at the head have it. The one behind them is granted it at its heartbeat.
     assert_eq!(cx.holders(&key).await, ["late", "outer"]);
     let back = back.next_beat().take().await;
     let new = cx.party(&key).mode(ours).owner("new").take().await;
@@ -289,7 +289,7 @@ pub(super) async fn all_who_fit_together_are_served_together(cx: &Context) {
     }
 }
 
-/// Asks until it is granted.
+/// Retries until it is granted.
 async fn sooner_or_later(party: impl Fn() -> Party) -> Lease {
     let mut patience = Patience::for_what("a turn");
     loop {

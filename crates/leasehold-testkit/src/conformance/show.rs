@@ -1,4 +1,4 @@
-//! Cases about what people are shown.
+//! Cases about what a store shows to people.
 
 use std::time::Instant;
 

@@ -15,7 +15,7 @@ use crate::cut::cut_at_every_await;
 
 const HARDLY: [Duration; 3] = [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(1)];
 
-/// A call that had no time may fail in one way only.
+/// The only error that a call without time may return.
 fn check<T>(answer: Result<T>) -> Option<Error> {
     let error = answer.err()?;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -35,7 +35,7 @@ pub(super) async fn an_acquisition_without_time_fails_cleanly_or_succeeds(cx: &C
                 assert_eq!(cx.inspect(&key).await, None, "applied after all");
             }
             Some(_) => {
-                // It may have been sent: the holder of the token cleans up.
+                // The request may have been sent, so the token's owner cleans up.
                 party.leave().await;
                 let mut patience = Patience::for_what("what was unknown to be undone");
                 while cx.inspect(&key).await.is_some() {
@@ -93,7 +93,7 @@ pub(super) async fn leaving_undoes_an_acquisition_dropped_at_any_await(cx: &Cont
     loop {
         let cut = cut_at_every_await(
             || {
-                // A token that was given up is asked for no more.
+                // An abandoned token is never requested again.
                 let party = cx.party(&key);
                 asked().push(party.clone());
                 async move { cx.store().acquire(&party.request, CALL).await }
@@ -103,7 +103,7 @@ pub(super) async fn leaving_undoes_an_acquisition_dropped_at_any_await(cx: &Cont
                 assert_eq!(cx.inspect(&key).await, None, "it has to be free at once");
             },
         );
-        // A real store answers when it likes, so the number of polls differs from run to run.
+        // A real store's timing varies, so the number of polls differs between runs.
         let (answer, polls) = patiently("an acquisition to be cut everywhere", cut).await;
         assert!(matches!(answer.expect("acquire answers"), Acquire::Granted(_)));
         last().leave().await;

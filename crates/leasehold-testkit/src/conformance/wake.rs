@@ -1,4 +1,4 @@
-//! What clients are told.
+//! Cases about notifications to clients.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn listen(cx: &Context, client: ClientId) -> Box<dyn Listener> {
     cx.store().listen(client, CALL).await.expect("listen answers")
 }
 
-/// The next grant: whatever else comes before is a hint that may come at any time.
+/// The next grant; skips hints, which may come at any time.
 async fn next_grant(listener: &mut dyn Listener) -> (u64, u32, FenceBlock) {
     patiently("a grant to be told", async {
         loop {
@@ -23,7 +23,7 @@ async fn next_grant(listener: &mut dyn Listener) -> (u64, u32, FenceBlock) {
     .await
 }
 
-/// How soon this waiter can be served, as the next message to a head says.
+/// How soon this waiter can be served, according to the next notification to a head.
 async fn next_first(listener: &mut dyn Listener, waiter: u64) -> Duration {
     patiently("the head to be told", async {
         loop {
@@ -68,7 +68,7 @@ pub(super) async fn a_grant_is_told_to_its_client_alone(cx: &Context) {
         line.push(waiter);
     }
     lease.end().await;
-    // A message to the wrong client would stand before that client's own.
+    // A notification to the wrong client would come before that client's own.
     for ((number, waiter), listener) in (0..).zip(line).zip(&mut listeners) {
         let (ticket, heartbeat, fences) = next_grant(&mut **listener).await;
         assert_eq!((ticket, heartbeat), (number, 0));
@@ -163,7 +163,7 @@ pub(super) async fn a_closed_channel_harms_nobody_and_can_be_opened_again(cx: &C
     a.lease(fences).end().await;
     let (mut ticket, _, mut fences) = next_grant(&mut *listener).await;
     if ticket == 1 {
-        // What was sent to the closed channel may still be on its way between the nodes of a cluster.
+        // Notifications to the closed channel may still be under way between a cluster's nodes.
         (ticket, _, fences) = next_grant(&mut *listener).await;
     }
     assert_eq!(ticket, 2);
@@ -180,7 +180,7 @@ pub(super) async fn a_dropped_wait_for_a_message_loses_none(cx: &Context) {
         waiter.wait().await;
         lease.end().await;
         for _ in 0..round {
-            // Polled once, and given up.
+            // Polled once, then dropped.
             tokio::select! {
                 biased;
                 wake = listener.next() => {

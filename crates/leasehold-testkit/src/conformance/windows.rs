@@ -1,4 +1,4 @@
-//! Compares small windows of concurrent calls with some order of them through the lock table.
+//! Compares small sets of concurrent calls with some order of them through the lock table.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::context::{CALL, Context, LONG, no_fences, token, ttl};
 use super::party::client;
 use crate::linear::{self, Call};
 
-/// How many windows a case tries, and how many tasks ask how often in each.
+/// How many sets of calls a case tries, and how many tasks make how many calls in each.
 const WINDOWS: u64 = 100;
 const TASKS: usize = 4;
 const CALLS: usize = 3;
 
-/// What is asked of one of two locks, under the token of one task.
+/// A request for one of two locks, under the token of one task.
 #[derive(Clone, Debug)]
 enum Ask {
     Acquire(AcquireRequest),
@@ -31,14 +31,14 @@ enum Ask {
     Convert(ConvertRequest),
 }
 
-/// The answer without times and fences, which the table can't know.
+/// The answer, except for times and fences, which the table can't predict.
 type Answer = String;
 
 fn acquired(answer: &Acquire) -> Answer {
     match answer {
         Acquire::Granted(_) => "granted".to_owned(),
         Acquire::Already(already) => format!("already {}", already.holds),
-        // Exact for the first; else places that were given up may count.
+        // Exact for the first waiter. For others, abandoned positions may count.
         Acquire::Waiting(waiting) if waiting.position == 0 => "waiting first".to_owned(),
         Acquire::Waiting(_) => "waiting behind another".to_owned(),
         Acquire::Busy(_) => "busy".to_owned(),
@@ -85,7 +85,7 @@ impl Ask {
         }
     }
 
-    /// The same by the table. No lease ends in a window, so its time stands still.
+    /// The same by the table. All leases outlast the calls, so its time stands still.
     fn step(&self, keys: &[Key; 2], entries: &mut [LockEntry; 2]) -> Answer {
         let now = Now {
             at: StoreTime::from_micros(1_000_000),
@@ -138,7 +138,7 @@ impl Entries for Two<'_> {
     }
 }
 
-/// What may happen in a kind's windows.
+/// The requests that a kind of lock allows.
 #[derive(Clone, Copy)]
 struct Kind {
     modes: &'static [Mode],
@@ -176,7 +176,7 @@ fn ask(kind: Kind, keys: &[Key; 2], token: Token, who: usize, random: &mut fastr
     }
 }
 
-/// Tries windows until one can't be explained.
+/// Tries sets of calls until one has no explanation.
 async fn explained(cx: &Context, kind: Kind) {
     for seed in 0..WINDOWS {
         let keys = [cx.key(), cx.key()];

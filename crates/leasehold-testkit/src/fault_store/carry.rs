@@ -44,7 +44,7 @@ impl StoreLayer for FaultStore {
                 Fault::Break { before } => {
                     let arrival =
                         arrives::<C>(call.to_owned(), inner, before, within, Duration::ZERO);
-                    // It goes on by itself.
+                    // The request continues on its way.
                     drop(arrival);
                     let error = Error::new(ErrorKind::Unavailable, "the connection broke")
                         .with_effect(Effect::Unknown)
@@ -80,7 +80,7 @@ impl StoreLayer for FaultStore {
         listener::wrap(inner, &self.shared)
     }
 
-    /// All calls go through the one record, and suffer what was foreseen for them.
+    /// All calls share one record and its planned faults.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         None
     }
@@ -114,7 +114,7 @@ impl FaultStore {
     }
 }
 
-/// A request that travels, and its reply. One that comes after its time finds nobody who carries it out.
+/// A travelling request and its reply. A request that arrives after its time is not carried out.
 fn arrives<C: Call + ?Sized>(
     travels: C::Owned,
     store: Arc<dyn Store>,

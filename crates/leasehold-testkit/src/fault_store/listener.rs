@@ -1,4 +1,4 @@
-//! A wake channel whose messages get lost or come twice.
+//! A wake channel that loses or doubles its notifications.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct FaultListener {
     inner: Box<dyn Listener>,
     shared: Arc<Shared>,
     lit: watch::Receiver<u64>,
-    /// A message that is to arrive a second time.
+    /// A notification that will arrive a second time.
     again: Option<Wake>,
 }
 

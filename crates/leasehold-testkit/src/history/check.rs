@@ -1,4 +1,4 @@
-//! Checks a history: exclusion, fences, order.
+//! Checks a history: exclusion and fences.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,9 +25,9 @@ pub struct Overlap {
     pub key: Key,
     /// The acquisitions, the latest last.
     pub attempts: Vec<u64>,
-    /// From when on.
+    /// When the overlap began.
     pub from: Moment,
-    /// For how long, exactly.
+    /// The exact length of the overlap.
     pub length: Duration,
 }
 
@@ -99,12 +99,12 @@ fn excess(key: &Key, live: &[&Belief], hold: &Belief, limit: u32) -> Option<Over
 fn permits(mode: Mode) -> u64 {
     match mode {
         Mode::Permits { count, .. } => u64::from(count.get()),
-        // A lock held as something else at the same time: more than any limit.
+        // Held in another mode at the same time: more than any limit.
         _ => u64::from(u32::MAX) + 1,
     }
 }
 
-/// All holds that somebody believed in, by lock.
+/// All holds that a holder believed in, by lock.
 fn beliefs(history: &[Record]) -> BTreeMap<Key, Vec<Belief>> {
     let mut by_attempt: BTreeMap<u64, (Key, Belief)> = BTreeMap::new();
     let end = Moment::from_origin(Duration::MAX);
@@ -136,11 +136,11 @@ fn sorted(history: &[Record]) -> Vec<&Record> {
     records
 }
 
-/// What is wrong with the fences of two acquisitions of one lock.
+/// A fault in the fences of two acquisitions of one lock.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum FenceFault {
-    /// Both have the same.
+    /// Both have the same fence.
     Repeated {
         /// The lock.
         key: Key,
@@ -149,7 +149,7 @@ pub enum FenceFault {
         /// The acquisitions.
         attempts: [u64; 2],
     },
-    /// The first was granted before the second was asked for, and yet has the larger fence.
+    /// The first was granted before the second was requested, and yet has the larger fence.
     Fell {
         /// The lock.
         key: Key,
@@ -180,9 +180,9 @@ struct Fenced {
     fence: Fence,
 }
 
-/// Finds fences that repeat, and such that contradict real time (H2): if one acquisition was
-/// granted before another was asked for, it must have the smaller fence. Of each acquisition that
-/// falls behind, one finding is made, against the largest fence before it.
+/// Finds fences that repeat, or that contradict real time (H2): if one acquisition was granted
+/// before another was requested, it must have the smaller fence. An acquisition that falls behind
+/// gives one finding, against the largest fence before it.
 #[must_use]
 pub fn fence_faults(history: &[Record]) -> Vec<FenceFault> {
     let mut found = Vec::new();

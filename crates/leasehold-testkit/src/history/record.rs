@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use leasehold_core::{Fence, Key, Mode, Moment};
 
-/// One thing that happened to one acquisition.
+/// One event of one acquisition.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[expect(clippy::exhaustive_structs, reason = "harnesses make records of their own")]
 pub struct Record {
     /// When.
     pub at: Moment,
-    /// The acquisition; all its records have the same number, and no other's.
+    /// The acquisition; all its records share this number, which is unique.
     pub attempt: u64,
     /// The lock.
     pub key: Key,
@@ -36,9 +36,9 @@ pub enum Event {
     },
     /// The answer was read, and there is no lease.
     NotGranted,
-    /// Whether the last request took effect will never be known.
+    /// The outcome of the last request will never be known.
     Unknown,
-    /// The holder was told that the lease is lost.
+    /// The holder was notified that the lease is lost.
     Lost,
     /// A release was about to be sent.
     ReleaseAsked,

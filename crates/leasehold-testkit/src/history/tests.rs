@@ -30,7 +30,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A history written by hand: each hold is asked for, granted and ended at these milliseconds.
+/// A history written by hand: each hold is requested, granted and ended at these milliseconds.
 struct Written(Vec<Record>);
 
 impl Written {
@@ -61,7 +61,7 @@ const S: Mode = Mode::Shared;
 
 #[test]
 fn a_good_history_passes() {
-    // The second asks while the first holds, and is granted in the instant of its release.
+    // The second requests while the first holds, and is granted in the instant of its release.
     let good = Written::new().hold(1, X, [0, 10, 20], 1).hold(2, X, [5, 20, 30], 2).hold(
         3,
         X,

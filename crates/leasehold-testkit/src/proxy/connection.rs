@@ -1,8 +1,8 @@
 //! One connection through the proxy: two directions, each a reader, a queue and a writer.
 //!
 //! The reader decides what is lost, at the moment it arrives; the writer decides when the rest goes
-//! out. Between them every chunk carries its own due time, so latency delays a stream without
-//! slowing it down.
+//! out. Every chunk between them has its own due time, so latency delays a stream without slowing
+//! it down.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Why a connection ends before both sides have closed it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Verdict {
-    /// A side is gone, or its reply is lost and it is to be told: plain close.
+    /// A side is gone, or a reply is lost and the client should notice: plain close.
     Close,
     /// The client gets a reset, at once.
     Reset,
-    /// The client gets a reset; the server gets to execute what it was sent.
+    /// The client gets a reset; the server still executes the requests it was sent.
     ResetAndDrain,
 }
 
 enum Item {
     Bytes(Vec<u8>),
-    /// The sender has closed. A queue that ends without it has lost something, and then the
-    /// receiver must not learn of the end either.
+    /// The sender has closed. If a queue ends without it, data was lost, and the end is hidden from
+    /// the receiver.
     End,
     Verdict(Verdict),
 }
@@ -58,7 +58,7 @@ pub(super) async fn serve(
         _ = kills.changed() => Verdict::Reset,
     };
     if verdict != Verdict::Close {
-        // Lingering for no time at all makes the kernel send a reset.
+        // Lingering for no time makes the kernel send a reset.
         drop(client.set_zero_linger());
     }
     drop(client);
@@ -69,7 +69,7 @@ async fn relay(shared: &Shared, client: &mut TcpStream) -> Verdict {
     let Ok(mut server) = TcpStream::connect(shared.upstream).await else {
         return unreachable(shared, client).await;
     };
-    // Every write is a packet: nothing must be merged that a fault has cut apart.
+    // Every write is a packet: the kernel must not merge what a fault has cut apart.
     if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
         return Verdict::Close;
     }
@@ -89,7 +89,7 @@ async fn relay(shared: &Shared, client: &mut TcpStream) -> Verdict {
     match both {
         Ok(_) => Verdict::Close,
         Err(Verdict::ResetAndDrain) => {
-            // Not here: the client must not wait for its reset until the server is done.
+            // In the background: the client must get its reset before the server is done.
             tokio::spawn(drain(server));
             Verdict::Reset
         }
@@ -97,7 +97,7 @@ async fn relay(shared: &Shared, client: &mut TcpStream) -> Verdict {
     }
 }
 
-/// The server is not there: the client is reset, unless nothing may get out of the black hole.
+/// The server is down: the client is reset, except in a black hole.
 async fn unreachable(shared: &Shared, client: &mut TcpStream) -> Verdict {
     let mut settings = shared.settings.subscribe();
     if settings.borrow().fault != Fault::BlackHole {
@@ -118,8 +118,8 @@ async fn unreachable(shared: &Shared, client: &mut TcpStream) -> Verdict {
     }
 }
 
-/// Tells the server that no more is coming and reads on until it has understood. Closing with
-/// unread replies would make the kernel send it a reset, perhaps before it has read the request.
+/// Sends the server the end of the stream and reads until it has closed. A close with unread
+/// replies would make the kernel send a reset, perhaps before the server has read the request.
 async fn drain(mut server: TcpStream) {
     let until_closed = async {
         if server.shutdown().await.is_ok() {
@@ -127,7 +127,7 @@ async fn drain(mut server: TcpStream) {
             while matches!(server.read(&mut buffer).await, Ok(1..)) {}
         }
     };
-    // Too late is no failure: the connection is given up either way.
+    // A timeout is fine: the connection is abandoned in either case.
     drop(tokio::time::timeout(DRAIN_MAX, until_closed).await);
 }
 
@@ -150,7 +150,7 @@ async fn read_requests(
     let mut buffer = vec![0; READ_SIZE];
     let mut mute = false;
     loop {
-        // A client that resets is taken for one that closes.
+        // A reset by the client counts as a close.
         let length = client.read(&mut buffer).await.unwrap_or(0);
         let Settings { fault, latency_to_server: latency, .. } = settings(shared);
         mute |= matches!(fault, Fault::BlackHole | Fault::DropRequests);
@@ -179,7 +179,7 @@ async fn read_requests(
         queue(&to_server, latency, Item::Bytes(buffer[..taken].to_vec())).await?;
         if resetting && complete > 0 {
             queue(&to_server, latency, Item::Verdict(Verdict::ResetAndDrain)).await?;
-            // The verdict ends this future too; until then nothing more may be read.
+            // The verdict ends this future too. Until then, reading must stop.
             std::future::pending::<()>().await;
         }
     }
@@ -221,15 +221,15 @@ async fn read_replies(
     }
 }
 
-/// What arrives of a reply that is cut off: what kind it is, and that there was to be more.
+/// How many bytes arrive of a reply that is cut off: its kind, and a sign that there is more.
 const CUT_AFTER: usize = 2;
 
 /// The replies of one connection, counted and dropped by frame.
 struct Replies {
     scanner: Scanner,
-    /// Of the current frame.
+    /// The kind of the current frame.
     kind: Kind,
-    /// Set while the current frame is one that was aimed at.
+    /// Set if the current frame is the one to drop.
     target: Option<AfterLoss>,
 }
 
@@ -237,7 +237,7 @@ struct Replies {
 struct Taken {
     /// How many of its first bytes to pass on. The rest is lost.
     forward: usize,
-    /// Whether to close the connection after them.
+    /// Whether to close the connection after those bytes.
     close: bool,
 }
 
@@ -289,7 +289,7 @@ async fn write(
                 let slice_max = settings(shared).slice_max.map_or(bytes.len(), NonZeroUsize::get);
                 for slice in bytes.chunks(slice_max) {
                     to.write_all(slice).await.map_err(|_| Verdict::Close)?;
-                    // Gives a receiver in this process the chance to see the slice alone.
+                    // Lets a receiver in this process see the slice alone.
                     tokio::task::yield_now().await;
                 }
             }
@@ -300,7 +300,7 @@ async fn write(
     Ok(())
 }
 
-/// Waits while the network stands still.
+/// Waits while the network is stalled.
 async fn moving(shared: &Shared) {
     let mut settings = shared.settings.subscribe();
     // The sender lives in `shared`, so there is no error to handle.

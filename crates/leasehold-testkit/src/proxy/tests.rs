@@ -1,6 +1,6 @@
 //! Tests of each fault against a real server, through plain sockets.
 //!
-//! They see what the client gets, and whether the server executed.
+//! They check what the client gets, and whether the server executed the request.
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use crate::process::TestProcess;
 use crate::resp::{Scanner, encode};
 use crate::server::RedisServer;
 
-/// How long a client that should get nothing is watched.
+/// How long a client is watched that should get no data.
 const SILENCE: Duration = Duration::from_millis(60);
 
 struct Client(TcpStream);
@@ -54,7 +54,7 @@ impl Client {
         timeout(SILENCE, self.0.read_u8()).await.is_err()
     }
 
-    /// What reading the end of the connection gives.
+    /// The error at the end of the connection.
     async fn ended_with(&mut self) -> ErrorKind {
         self.receive().await.unwrap_err().kind()
     }
@@ -66,7 +66,7 @@ fn start() -> (RedisServer, Proxy) {
     (server, proxy)
 }
 
-/// Waits until the server has executed `SET key` as often as said, by any connection.
+/// Waits until the server has executed `SET key` this many times, by any connection.
 async fn executed(server: &RedisServer, times: u64) {
     let deadline = Instant::now() + WAIT_MAX;
     while server.command_calls("set") < times {
@@ -244,7 +244,7 @@ async fn latency_delays_a_burst_once() {
     let begin = Instant::now();
     for _ in 0..50 {
         client.send(&["PING"]).await;
-        // So that the requests are chunks of their own.
+        // Makes each request a chunk of its own.
         tokio::task::yield_now().await;
     }
     for _ in 0..50 {
@@ -264,7 +264,7 @@ async fn slices_change_nothing_but_the_packets() {
     proxy.set_slice_max(NonZeroUsize::MIN);
     let value = "x\r\n".repeat(200);
     assert_eq!(client.call(&["SET", "key", &value]).await, "+OK\r\n");
-    // A client that is not scheduled meanwhile finds all packets there at once; not every time.
+    // A client that is not scheduled meanwhile may find all packets at once, but hardly every time.
     let mut most = 0;
     for _ in 0..1_000 {
         client.send(&["GET", "key"]).await;

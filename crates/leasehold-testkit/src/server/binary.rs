@@ -56,7 +56,7 @@ impl fmt::Display for Binary {
 ///
 /// # Panics
 ///
-/// When there is none; a test that needs a server must not pass without it.
+/// When there is none: a test that needs a server must then fail.
 #[must_use]
 pub fn find() -> Binary {
     let named = env::var_os(VARIABLE);
@@ -69,7 +69,7 @@ pub fn find() -> Binary {
 
 fn search(named: Option<&OsStr>, path: &OsStr) -> Result<Binary, String> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
-        // A wrong setting must not silently test another server than the one that was asked for.
+        // A wrong setting must not silently test another server.
         return if is_program(Path::new(named)) {
             Ok(Binary::at(named))
         } else {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::tls::Pki;
 
-/// All slots there are.
+/// The number of slots.
 pub const SLOTS: u16 = 16_384;
 
 const PRIMARIES: u16 = 3;
@@ -43,8 +43,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// For how long a node must be silent for others to call it failed. Without this they wait for
-    /// a minute, so that no busy machine makes them fail anything over.
+    /// How long a node must be silent before others call it failed. The default is a minute, so
+    /// that a busy machine causes no fail-over.
     pub fn node_timeout(mut self, time: Duration) -> Self {
         self.node_timeout = time;
         self
@@ -62,9 +62,9 @@ impl ClusterBuilder {
         self
     }
 
-    /// Has all nodes speak TLS, with each other too, for as long as `pki` lives.
+    /// Makes all nodes use TLS, also among themselves, while `pki` lives.
     pub fn tls(mut self, pki: &Pki) -> Self {
-        // On their bus nodes demand certificates of each other.
+        // On their bus, nodes demand certificates of each other.
         let client = pki.client();
         self.config.extend([
             format!("tls-client-cert-file {}", client.certificate_path().display()),
@@ -74,11 +74,11 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts all nodes, and returns once each of them says that the cluster is whole.
+    /// Starts all nodes, and returns once each of them reports a whole cluster.
     ///
     /// # Panics
     ///
-    /// As [`RedisServerBuilder::start`], or when the nodes do not find together in time.
+    /// As [`RedisServerBuilder::start`], or when the nodes do not form a cluster in time.
     #[must_use]
     pub fn start(self) -> Cluster {
         let admin = random_password();
@@ -114,7 +114,7 @@ impl ClusterBuilder {
     }
 }
 
-/// Three primaries and, unless told otherwise, a replica of each. Dropping it kills them all.
+/// Three primaries and, by default, a replica of each. Dropping it kills them all.
 #[derive(Debug)]
 pub struct Cluster {
     options: ClusterBuilder,
@@ -175,7 +175,7 @@ impl Cluster {
         self.nodes.iter().find_map(ask).expect("a node answers")
     }
 
-    /// The primary of a slot, by the newest that any node says.
+    /// The primary of a slot, by the newest answer of any node.
     ///
     /// # Panics
     ///
@@ -222,7 +222,7 @@ impl Cluster {
         })
     }
 
-    /// As [`master_after`](Self::master_after), for fail-overs that may come to nothing.
+    /// As [`master_after`](Self::master_after), for fail-overs that may fail.
     pub fn master_within(
         &self,
         limit: Duration,
@@ -261,8 +261,8 @@ impl Cluster {
         moving.finish();
     }
 
-    /// Begins to move a slot as [`migrate`](Self::migrate) does, with all keys that it has, and does
-    /// not end it: to the cluster the slot still belongs to the one that gives it away.
+    /// Moves all keys of a slot as [`migrate`](Self::migrate) does, but does not finish the move.
+    /// For the cluster the slot still belongs to its old primary.
     ///
     /// # Panics
     ///
@@ -301,7 +301,7 @@ impl Cluster {
             drop(node.cli(&command));
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            // All meet all, instead of waiting for gossip to get around.
+            // Every pair meets directly, instead of waiting for gossip to spread.
             for other in &self.nodes[index + 1..] {
                 let port = self.port_of(other);
                 let (port, bus) = (port.to_string(), (port + super::BUS_OFFSET).to_string());
@@ -324,7 +324,7 @@ impl Cluster {
         self.await_health();
     }
 
-    /// Waits until every living node says that the cluster is whole, and every replica follows.
+    /// Waits until every living node reports a whole cluster, and every replica follows.
     ///
     /// # Panics
     ///
@@ -355,8 +355,8 @@ impl Cluster {
     }
 }
 
-/// Whether a node knows each replica in its primary's shard. A Valkey node that is restarted earlier may find its own
-/// file corrupted (valkey-io/valkey#774). Redis 6.2 has no shards.
+/// Whether a node knows each replica in its primary's shard. A Valkey node that is restarted
+/// earlier may find its own file corrupted (valkey-io/valkey#774). Redis 6.2 has no shards.
 fn has_shards(node: &RedisServer, table: &str) -> Option<bool> {
     let Reply::Array(shards) = node.try_cli(&["CLUSTER", "SHARDS"]).ok()? else {
         return Some(true);
@@ -370,7 +370,8 @@ fn has_shards(node: &RedisServer, table: &str) -> Option<bool> {
     Some(table.lines().filter(|line| line.contains("slave")).all(is_with_its_primary))
 }
 
-/// A slot on its way from one primary to another, key by key. Left alone it stays where it is.
+/// A slot that moves from one primary to another, key by key. If it is dropped, it stays half
+/// moved.
 #[derive(Debug)]
 #[must_use]
 pub struct SlotMove<'a> {
@@ -421,7 +422,7 @@ impl SlotMove<'_> {
         }
     }
 
-    /// Leaves the slot where it was, before any key has moved.
+    /// Leaves the slot at its primary, before any key has moved.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! Reserves loopback ports that stay ours between a server's lives.
+//! Reserves loopback ports that stay reserved between a server's lives.
 
 use std::net::Ipv4Addr;
 #[cfg(target_os = "linux")]
@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 /// A free loopback port.
 ///
 /// On Linux it is held by a socket that is bound but never listens. A server that sets
-/// `SO_REUSEADDR`, as Redis does, can bind beside it, while the kernel hands the port to nobody as
-/// a free one, so it is still there after the server was killed. A connection to it is refused as
-/// long as no server listens.
+/// `SO_REUSEADDR`, as Redis does, can bind it as well. The kernel hands it out to no other program,
+/// so it is still there after the server was killed. Connections to it are refused while no server
+/// listens.
 #[derive(Debug)]
 pub struct Reservation {
     port: u16,
@@ -72,7 +72,7 @@ fn reserve_at(port: u16) -> Option<Reservation> {
     let held = || -> rustix::io::Result<(u16, OwnedFd)> {
         let socket =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Another reservation would share a port that it names with SO_REUSEADDR set.
+        // Another reservation could share a port that it names if SO_REUSEADDR were set.
         rustix::net::sockopt::set_socket_reuseaddr(&socket, port == 0)?;
         bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;

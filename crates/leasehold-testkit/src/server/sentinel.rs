@@ -18,13 +18,13 @@ use super::{
 };
 use crate::tls::Pki;
 
-/// What the sentinels call the set.
+/// The set's name for the sentinels.
 pub const NAME: &str = "mymaster";
 
 /// A fail-over takes one to three seconds on an idle machine.
 const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// So long that no busy machine makes sentinels call a server down.
+/// So long that a busy machine never makes sentinels call a server down.
 const CALM: Duration = Duration::from_secs(60);
 
 /// Options of a [`SentinelSet`].
@@ -46,8 +46,8 @@ impl SentinelSetBuilder {
         self
     }
 
-    /// For how long a server must be silent for a sentinel to call it down. Without this the
-    /// sentinels wait for a minute, so that no busy machine makes them fail anything over.
+    /// How long a server must be silent before a sentinel calls it down. The default is a minute,
+    /// so that a busy machine causes no fail-over.
     pub fn down_after(mut self, time: Duration) -> Self {
         self.down_after = time;
         self
@@ -71,7 +71,7 @@ impl SentinelSetBuilder {
         self
     }
 
-    /// Has all of them speak TLS, with each other too.
+    /// Makes all of them use TLS, also among themselves.
     pub fn tls(mut self, pki: &Pki) -> Self {
         self.tls = Some(TlsSettings::new(pki, pki.server(), ClientCertificate::Ignored));
         self
@@ -113,7 +113,7 @@ impl SentinelSetBuilder {
             });
             sentinel.config.extend(known);
             let sentinel = sentinel.start();
-            // From Redis 7 on they can be told to look more often than every ten seconds.
+            // Redis 7 allows to poll more often than every ten seconds.
             let quick = "INFO-PERIOD 200 PUBLISH-PERIOD 200 ASK-PERIOD 200";
             let quick: Vec<&str> =
                 ["SENTINEL", "DEBUG"].into_iter().chain(quick.split(' ')).collect();
@@ -122,8 +122,8 @@ impl SentinelSetBuilder {
         }
         let set = SentinelSet { options: self, servers, sentinels };
         set.await_agreement();
-        // Not sooner: a sentinel sends its first ping when this time is over, if it is below a
-        // second, and calls a server down whose answer it has not got by then.
+        // A sentinel sends its first ping when this time is over, if it is below a second. It calls
+        // a server down whose answer is missing by then. So the time is shortened only here.
         let down_after = set.options.down_after.as_millis().to_string();
         for sentinel in &set.sentinels {
             drop(sentinel.cli(&["SENTINEL", "SET", NAME, "down-after-milliseconds", &down_after]));
@@ -274,10 +274,10 @@ impl SentinelSet {
         }
     }
 
-    /// Has the sentinels promote a replica though nothing is wrong, and waits for it.
+    /// Makes the sentinels promote a replica of a healthy primary, and waits for it.
     ///
-    /// Asks again when they give the fail-over up, as they do when the replica needs longer than
-    /// their `failover-timeout` to say that it is a primary.
+    /// Repeats the order when they abandon the fail-over. They do if the replica takes longer than
+    /// their `failover-timeout` to report that it is a primary.
     ///
     /// # Panics
     ///
@@ -287,8 +287,8 @@ impl SentinelSet {
         let deadline = Instant::now() + FAIL_OVER_TIMEOUT;
         let mut told = "nobody asked for one";
         loop {
-            // In this order: that the fail-over is over and that it has a result become true in the
-            // same moment, and one with a result must not be followed by another.
+            // In this order: the end of a fail-over and its result become visible at the same
+            // moment. After a result, no second fail-over must be ordered.
             let at_rest = !self.fails_over();
             if let Some(master) = self.promoted(old) {
                 return master;
@@ -308,8 +308,9 @@ impl SentinelSet {
         let master = self.known_master().filter(|master| master.port() != old.port())?;
         let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"]) else { return None };
         if role.first()?.to_string() == "slave" {
-            // It had become a primary by a fail-over that was given up, and a sentinel that knew of that one
-            // alone took it back while the others promoted it. Until they hold it for down, nobody tells it.
+            // It had become a primary by an abandoned fail-over, and a sentinel that knew only of
+            // that one demoted it while the others promoted it. Until they call it down, none of
+            // them corrects that.
             master.try_cli(&["REPLICAOF", "NO", "ONE"]).ok()?;
             return None;
         }
@@ -366,7 +367,7 @@ impl SentinelSet {
     }
 }
 
-/// A field of an answer in which names and values take turns.
+/// A field of an answer in which names and values alternate.
 fn field(reply: &Reply, name: &str) -> Option<String> {
     let Reply::Array(parts) = reply else { return None };
     let mut pairs = parts.chunks_exact(2);

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::*;
 
-/// Runs PING as nobody in particular, over any stream.
+/// Sends PING without an account, over any stream.
 fn ping(stream: impl Read + Write) -> io::Result<Reply> {
     Connection(BufReader::new(stream)).call(&["PING"])
 }

@@ -1,4 +1,4 @@
-//! The one clock by which all processes of the machine write down what they do.
+//! The one clock by which all processes of the machine record events.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) fn now() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Waits until something is so, for at most this long; whether it came to be.
+/// Waits until a condition holds, for at most this long; returns whether it came to hold.
 pub(crate) fn wait_for(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
     const LOOK_EVERY: Duration = Duration::from_millis(5);
     let end = now() + patience;

@@ -1,4 +1,4 @@
-//! Checks after the last worker that nothing is left and every lock can be had.
+//! Checks after the last worker that all is cleaned up and every lock can be acquired.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::site::Site;
 use crate::worker::Ground;
 use crate::{clock, process};
 
-/// Whoever waits in line while order is tried; one of them is killed.
+/// How many wait in the queue while order is checked, and which of them is killed.
 const WAITERS: usize = 4;
 const KILLED: usize = 1;
 
-/// Looks for everything.
+/// Runs all checks.
 pub(crate) fn examine(ground: &Ground, site: &Site) -> Vec<Violation> {
     let mut found = Vec::new();
     every_lock_can_be_had(ground, site, &mut found);
@@ -35,7 +35,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// What a command said and how it ended, if it did.
+/// Runs a command; returns its exit code, if it ended, and its output.
 fn said(ground: &Ground, line: &str) -> (Option<i32>, String) {
     let mut command = ground.leasehold(&words(line));
     let out = ground.dir.join("said");
@@ -46,7 +46,7 @@ fn said(ground: &Ground, line: &str) -> (Option<i32>, String) {
     (status, fs::read_to_string(out).unwrap_or_default())
 }
 
-/// The exit code, once there is one; what takes too long is killed.
+/// The exit code, once there is one; kills a process that takes too long.
 fn ends(child: &mut Child, patience: Duration) -> Option<i32> {
     let mut status = None;
     clock::wait_for(patience, || {
@@ -77,7 +77,7 @@ fn every_lock_can_be_had(ground: &Ground, site: &Site, found: &mut Vec<Violation
     }
 }
 
-/// The promise: those who wait are served in the order in which they came, the dead left out.
+/// The promise: waiters are served in the order of their arrival, except dead ones.
 fn order(ground: &Ground, found: &mut Vec<Violation>) {
     let lock = "order/0";
     let quiet = |command: &mut Command| -> Child {
@@ -94,7 +94,8 @@ fn order(ground: &Ground, found: &mut Vec<Violation>) {
     let mut came = waiting(0);
     let mut waiters = Vec::new();
     for n in 0..WAITERS {
-        // Nobody who lives loses its place to a slow machine, and the dead one is soon forgotten.
+        // A slow machine must not cost a living waiter its position, and the dead one must soon be
+        // skipped.
         let ttl = if n == KILLED { "1s" } else { "30s" };
         let mut command = words(&format!("run {lock} --ttl {ttl} --"));
         command.extend(["sh", "-c", &format!("echo {n} >> order")].map(str::to_owned));
@@ -128,9 +129,9 @@ fn nothing_is_listed(ground: &Ground, found: &mut Vec<Violation>) {
     }
 }
 
-/// What servers keep of an idle lock goes by itself.
+/// Servers drop their keys of an idle lock by themselves.
 fn no_key_is_for_ever(site: &Site, found: &mut Vec<Violation>) {
-    // Replicas have what their primaries have.
+    // Replicas have the same keys as their primaries.
     for server in site.servers().into_iter().filter(|one| one.cli(&["ROLE"]).starts_with("master"))
     {
         let keys = server.cli(&["KEYS", "*"]);
@@ -156,7 +157,7 @@ fn no_process_is_left(ground: &Ground, found: &mut Vec<Violation>) {
     }
 }
 
-/// Files that tell of holders go with them, but for the last one's, which the next removes.
+/// The files of sessions are removed with them. The next session removes the last one's.
 fn no_file_is_left(store: &Path, found: &mut Vec<Violation>) {
     let sessions = fs::read_dir(store.join("sessions")).map_or(0, Iterator::count);
     if sessions > 1 {

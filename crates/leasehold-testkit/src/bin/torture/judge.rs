@@ -1,4 +1,4 @@
-//! Reads what was written down, and names what must not have happened.
+//! Reads the records, and names violations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::process::ExitStatusExt as _;
@@ -8,11 +8,11 @@ use crate::clock::NAP;
 use crate::plan::{Act, COOLDOWN, EXCLUSIVE, LIMIT, Mode, Op, PERIOD, REPORT, Verb, Wait, ms};
 use crate::worker::{Done, Fault, Step};
 
-/// How long after a fault commands may still be refused, because they began to ask under it.
+/// How long after a fault commands may still be refused, because they began during it.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// How long after the machine went on the first may look, before those that are to be killed are.
+/// For this long after a stall, a section may see others that their watchdogs have not killed yet.
 const JUST_NOW: Duration = ms(10);
-/// For roundings, where two times of one machine are compared.
+/// Allows for rounding, where two times of one machine are compared.
 const ROUNDING: Duration = ms(3);
 
 /// One record of the log.
@@ -53,25 +53,25 @@ impl Event {
     }
 }
 
-/// What a judge goes by.
+/// What is judged.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
     pub(crate) events: &'a [Event],
     pub(crate) done: &'a [Done],
     pub(crate) faults: &'a [Fault],
-    /// When the machine let a thread wait for longer than it had asked to, and how much.
+    /// When the machine delayed a thread's sleep, and by how much.
     pub(crate) stalls: &'a [(Duration, Duration)],
-    /// The numbers as they were at the end.
+    /// The numbers at the end.
     pub(crate) numbers: &'a BTreeMap<String, u64>,
-    /// Whether the store forgets leases that are held.
+    /// Whether the store forgets held leases.
     pub(crate) forgets: bool,
 }
 
-/// Something that must not be.
+/// A broken promise.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Violation {
     pub(crate) what: String,
-    /// Whose commands were part of it.
+    /// The commands that were part of it.
     pub(crate) ids: Vec<u64>,
 }
 
@@ -81,23 +81,23 @@ impl Violation {
     }
 }
 
-/// The judgement.
+/// The result of all checks.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) violations: Vec<Violation>,
-    /// Overlaps that began while the machine stood still for longer than a lease leaves for that.
+    /// Overlaps that began while the machine stalled for longer than a lease allows.
     pub(crate) unjudged: Vec<Violation>,
     /// Overlaps of a store that forgets.
     pub(crate) expected: usize,
-    /// Leases lost though nothing was done to anybody: the machine was too slow for them.
+    /// Leases lost without any fault: the machine was too slow for them.
     pub(crate) lost_unprovoked: usize,
 }
 
-/// Judges everything.
+/// Runs all checks.
 pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
     let mut verdict = Verdict::default();
     if evidence.forgets {
-        // What two holders at once do to one another; the resource that looks at fences stands it.
+        // Two holders may corrupt each other's updates, but not the resource that checks fences.
         verdict.expected = named(evidence.events, "overlap").count();
     } else {
         overlaps(evidence, &mut verdict);
@@ -136,7 +136,7 @@ fn begins(events: &[Event]) -> impl Iterator<Item = &Event> {
     named(events, "begin")
 }
 
-/// The promise: nobody is inside with somebody who must not be.
+/// The promise: holds that exclude each other are never inside together.
 fn overlaps(evidence: &Evidence<'_>, verdict: &mut Verdict) {
     for event in evidence.events.iter().filter(|event| event.what == "overlap") {
         let pids = event.detail.split(' ').filter_map(|pid| pid.parse::<i32>().ok());
@@ -177,13 +177,13 @@ fn overlaps(evidence: &Evidence<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// For how long the machine stood still, if that is why a holder still acts though its lease has
-/// ended: a thread with the watchdog's priority was left to wait, until now, for longer than the
-/// watchdog has between its moment and the store's.
+/// How long the machine stalled, if that is why a holder still acts after its lease has ended. A
+/// thread with the watchdog's priority had to wait, until now. It waited longer than the time
+/// between the watchdog's deadline and the store's.
 fn stood_still(evidence: &Evidence<'_>, holder: u64, at: Duration) -> Option<Duration> {
     let done = evidence.done.iter().find(|done| done.op.id == holder)?;
     let killed = |step: &Step| step.acts.iter().any(|(_, act)| *act == Act::KillSupervisor);
-    // Then it was no end of a lease that let the other in.
+    // Then the other holder did not get in by the end of a lease.
     if done.steps.iter().any(killed) {
         return None;
     }
@@ -196,14 +196,14 @@ fn stood_still(evidence: &Evidence<'_>, holder: u64, at: Duration) -> Option<Dur
     evidence.stalls.iter().find(covers).map(|(_, late)| *late)
 }
 
-/// The promise: fences of a name grow, from lease to lease.
+/// The promise: the fences of a name grow from lease to lease.
 fn fences(events: &[Event], found: &mut Vec<Violation>) {
     let mut alone: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut any: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut seen: BTreeSet<(&str, u64)> = BTreeSet::new();
     for event in begins(events) {
         let key = event.key.as_str();
-        // Those who share begin in any order.
+        // Sharers may begin in any order.
         let before = if event.mode == Mode::Exclusive { any.get(key) } else { alone.get(key) };
         if let Some(before) = before.filter(|before| before.fence >= event.fence) {
             let (fence, last) = (event.fence, before.fence);
@@ -223,7 +223,7 @@ fn fences(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// The promise: a resource that checks fences takes no write from whom another came after.
+/// The promise: a resource that checks fences rejects the writes of a stale holder.
 fn fenced(events: &[Event], found: &mut Vec<Violation>) {
     for event in named(events, "torn") {
         let what =
@@ -232,8 +232,8 @@ fn fenced(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// The promise: what is waited for could be had. It could not where sections that leave no room for it
-/// were inside all the time.
+/// The promise: a lock that is free is granted to a waiter. It is not free while other sections
+/// exclude the waiter's.
 fn waits(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     let ends: HashMap<(u64, &str), Duration> =
         named(evidence.events, "end").map(|end| ((end.id, &*end.key), end.time)).collect();
@@ -264,7 +264,7 @@ fn waits(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     }
 }
 
-/// The promise: no update under a lock is lost.
+/// The promise: every update under a lock is kept.
 fn updates(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     for event in evidence.events.iter().filter(|event| event.what == "lost") {
         let what = format!("{}: section {} lost an update: {}", event.key, event.id, event.detail);
@@ -283,7 +283,7 @@ fn updates(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     }
 }
 
-/// The promises: once in a period, and closed after a command that said so.
+/// The promises: once in a period, and closed for the cooldown after a release that set one.
 fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     let done: BTreeMap<u64, &Done> = evidence.done.iter().map(|done| (done.op.id, done)).collect();
     let mut started: Option<&Event> = None;
@@ -329,14 +329,14 @@ fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether a command has told the store to keep the lock closed, and been answered.
+/// Whether the store has confirmed a command's cooldown.
 fn has_closed(done: &Done) -> bool {
     let untroubled =
         |step: &Step| code(step) == Some(i32::from(done.op.code)) && !step.said.release_failed;
     done.op.cooldown() && done.steps.first().is_some_and(untroubled)
 }
 
-/// The promise: a command runs once, under all the locks it was to have.
+/// The promise: a command runs once, under all its locks.
 fn sections(done: &Done, mine: &[&Event], found: &mut Vec<Violation>) {
     let mine: Vec<&&Event> = mine.iter().filter(|event| event.what == "begin").collect();
     if mine.is_empty() {
@@ -346,7 +346,7 @@ fn sections(done: &Done, mine: &[&Event], found: &mut Vec<Violation>) {
     keys.sort_unstable();
     let mut wanted = done.op.keys.clone();
     wanted.sort_unstable();
-    // Whoever was elected, and lost the post, may have begun again.
+    // A leader that lost the post may have begun again.
     let again = matches!(done.op.verb, Verb::Elect) && keys.iter().all(|key| *key == wanted[0]);
     if keys != wanted && !again {
         let what = format!("section {} began with {keys:?} instead of {wanted:?}", done.op.id);
@@ -360,13 +360,13 @@ fn sections(done: &Done, mine: &[&Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// The exit code, as a shell tells it.
+/// The exit code, as a shell reports it.
 pub(crate) fn code(step: &Step) -> Option<i32> {
     let status = step.status?;
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
-/// The promise: the exit code says what happened.
+/// The promise: the exit code reports what happened.
 fn exit(
     done: &Done,
     step: &Step,
@@ -391,20 +391,20 @@ fn exit(
         || (op.on_ask() && asked_for(&op.keys, step.end, evidence.done));
     let may_be_busy = op.wait != Wait::Forever || op.once();
     let supervised = matches!(op.verb, Verb::Run { .. } | Verb::Elect);
-    // On a busy machine a short wait is over before a store that nothing befell has answered.
+    // On a busy machine, a short wait may end before even a healthy store has answered.
     let too_short = match step.said.reason.as_deref() {
         Some("no_answer" | "wait_over") => op.wait != Wait::Forever,
-        // So is a quarter of a short ttl before all replicas have confirmed a grant.
+        // A quarter of a short ttl may also end before all replicas have confirmed a grant.
         Some("replicas_missing") => op.ttl < Duration::from_secs(2),
         _ => false,
     };
     let truthful = match (step.what.as_str(), code) {
-        // The section's own, which says that it ran to its end.
+        // The section's own exit code shows that it ran to its end.
         (_, code) if supervised && code == i32::from(op.code) && has("end") => true,
         ("section", code) if code == i32::from(op.code) => true,
         ("run" | "elect" | "hold" | "section", 137) => killed,
         ("run" | "elect", 143) => ended,
-        // The watchdog starts the command.
+        // Without a watchdog the command never starts.
         ("run" | "elect", 71) => watchdog_killed && !has("begin"),
         ("run" | "hold" | "acquire" | "wait", 75) => may_be_busy && (!supervised || !has("begin")),
         ("run" | "hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 69) => {
@@ -431,8 +431,8 @@ fn exit(
     ))
 }
 
-/// Whether somebody has asked for one of these locks until then. Who asks for the lock of one
-/// command may come late, and find another one there.
+/// Whether any release request for one of these locks was sent until then. A delayed request may
+/// reach the next holder of the lock.
 fn asked_for(keys: &[&str], until: Duration, done: &[Done]) -> bool {
     done.iter().filter(|done| done.op.keys.iter().any(|key| keys.contains(key))).any(|done| {
         let mut acts = done.steps.iter().flat_map(|step| &step.acts);
@@ -440,7 +440,7 @@ fn asked_for(keys: &[&str], until: Duration, done: &[Done]) -> bool {
     })
 }
 
-/// A command in a line.
+/// Describes a command in one line of text.
 pub(crate) fn describe(op: &Op) -> String {
     format!("{}: {}", op.id, op.arguments().join(" "))
 }

@@ -1,14 +1,15 @@
-//! Tortures the whole command: real processes, killed and stopped, over broken servers.
+//! Fault test of the whole command: real processes, killed and stopped, over broken servers.
 //!
 //! The processes use all kinds and options, and end at random moments.
 //!
 //! `cargo xtask torture` builds and runs it; docs/reliability.md says what it does and judges.
 //!
-//! * [`plan`] draws from a seed what each worker runs and what befalls it; [`worker`] does it.
+//! * [`plan`] draws each worker's commands and their faults from a seed; [`worker`] carries them
+//!   out.
 //! * [`section`] is the command under the lock. It holds kernel locks, which end exactly when it
-//!   does, and writes down what it sees.
-//! * [`site`] is the store with its servers, [`nemesis`] what befalls those.
-//! * [`judge`] reads afterwards what was written down; [`epilogue`] looks for what was left behind.
+//!   does, and records what it sees.
+//! * [`site`] is the store with its servers; [`nemesis`] injects faults there.
+//! * [`judge`] reads the records afterwards; [`epilogue`] checks that all is cleaned up.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 #![allow(clippy::panic, reason = "a torture that cannot be set up has failed")]
 

@@ -1,7 +1,7 @@
-//! Breaks servers and wires, within what the store's promise covers.
+//! Breaks servers and connections, within the limits of the store's promise.
 //!
-//! Exclusion is judged throughout, so no fault here makes a server forget. The forgetful store is the exception:
-//! there fences are judged instead.
+//! Exclusion is checked throughout, so no fault here makes a server forget. The forgetful store is
+//! the exception: there the checks rely on fences instead.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ use crate::plan::{EXCLUSIVE, PERMITS, POST, REPORT, SHARED, ms};
 use crate::site::{NODE_TIMEOUT, Site};
 use crate::worker::Ground;
 
-/// One thing that befalls the store.
+/// A fault of the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Blow {
     /// Killed, and started again with its append-only file after a while.
@@ -32,17 +32,17 @@ pub(crate) enum Blow {
     Forget,
     /// `SCRIPT FLUSH` everywhere.
     FlushScripts,
-    /// `CLIENT KILL` of those that subscribe, or of the others.
+    /// `CLIENT KILL` of the subscribers, or of the others.
     KickClients { subscribers: bool },
-    /// Something on the way.
+    /// A fault of the connection.
     Wire(Wire),
     /// Every connection is reset.
     Reset,
-    /// Everything takes longer.
+    /// All data is delayed.
     Slow,
-    /// Everything comes in pieces of a few bytes.
+    /// All data comes in pieces of a few bytes.
     Slices,
-    /// The primary changes, though nothing is wrong with it.
+    /// The primary changes, though it is healthy.
     FailOver,
     /// A slot with locks moves to another primary.
     MoveSlot,
@@ -72,7 +72,7 @@ const WIRE: [Blow; 11] = [
     Blow::Slices,
 ];
 
-/// Draws what befalls a store, and when.
+/// Draws the faults of a store, and their times.
 #[derive(Debug)]
 pub(crate) struct Nemesis {
     rng: Rng,
@@ -81,17 +81,17 @@ pub(crate) struct Nemesis {
     elected: Elected,
 }
 
-/// When which node of a cluster (by its port) was last made a primary by order.
+/// When each node of a cluster (by its port) was last made a primary by order.
 type Elected = BTreeMap<u16, Duration>;
 
-/// A blow, with what only luck decides.
+/// A fault, with its random choices.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Stroke {
-    /// Before it.
+    /// The pause before it.
     pub(crate) rest: Duration,
     pub(crate) blow: Blow,
     pub(crate) length: Duration,
-    /// Which server, lock or way, of as many as there are.
+    /// Which server, lock or connection, modulo their number.
     pub(crate) choice: usize,
 }
 
@@ -131,7 +131,7 @@ impl Nemesis {
     }
 }
 
-/// Strikes until the time is over. Everything is whole again when this returns.
+/// Injects faults until the time is over. All are healed when this returns.
 pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Duration) {
     while clock::now() < until {
         let Some(stroke) = nemesis.draw() else { return };
@@ -145,7 +145,7 @@ pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Du
     }
 }
 
-/// Returns what it was done to.
+/// Injects a fault; returns its target.
 fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
     match site {
         Site::Embedded => String::new(),
@@ -154,7 +154,7 @@ fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
             String::new()
         }
         Site::Quorum { nodes } => {
-            // As many as may be away, each time others.
+            // As many as may be away, and different ones each time.
             let (count, first) = (nodes.len().div_ceil(2) - 1, stroke.choice % nodes.len());
             let step = 1 + stroke.choice / nodes.len() % (nodes.len() - 1);
             let struck: Vec<usize> = (0..count).map(|n| (first + n * step) % nodes.len()).collect();
@@ -204,8 +204,8 @@ fn on_server(server: &RedisServer, wire: Option<&Proxy>, stroke: Stroke) {
             wire.set(fault);
             thread::sleep(length);
             wire.set(Wire::Pass);
-            // What was silenced stays silent; those behind it have to notice by themselves, and
-            // now and then they do not have to.
+            // Data that was swallowed stays lost. The clients have to notice by themselves, unless
+            // their connections are cut.
             if choice.is_multiple_of(2) {
                 wire.kill_connections();
             }
@@ -246,7 +246,7 @@ fn on_sentinels(set: &SentinelSet, stroke: Stroke) -> String {
             "all".to_owned()
         }
         _ => {
-            // The primary every other time.
+            // Every other time it is the primary.
             let server = if stroke.choice.is_multiple_of(2) {
                 set.master()
             } else {
@@ -273,9 +273,9 @@ fn on_cluster(cluster: &Cluster, stroke: Stroke, elected: &mut Elected) -> Strin
                 let mut lines = role.lines();
                 lines.next() == Some("slave") && lines.nth(1) == Some(&port)
             };
-            // Redis counts the votes of a node's last election again if the next one is ordered
-            // before that is forgotten; then two primaries own the slots for a moment, and what
-            // one of them has granted is lost.
+            // If the next election is ordered before a node's last one is forgotten, Redis counts
+            // the old votes again. Two primaries then own the slots for a moment, and the grants of
+            // one are lost.
             let forgotten = |replica: &&RedisServer| {
                 elected.get(&replica.port()).is_none_or(|at| *at + NODE_TIMEOUT * 4 < clock::now())
             };

@@ -1,7 +1,7 @@
-//! Draws from a seed what is run and which faults happen.
+//! Draws commands and their faults from a seed.
 //!
-//! Nothing here looks at a clock or at an outcome: the same seed gives each worker the same
-//! commands with the same fates in the same order.
+//! Clocks and outcomes have no influence here: the same seed gives each worker the same commands
+//! with the same faults in the same order.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use fastrand::Rng;
 
 /// The permits of each semaphore.
 pub(crate) const LIMIT: u64 = 3;
-/// For how long a started report keeps its period closed.
+/// How long a started report keeps its period closed.
 pub(crate) const PERIOD: Duration = ms(700);
-/// For how long a lock stays closed after a command that says so.
+/// The cooldown of commands that set one.
 pub(crate) const COOLDOWN: Duration = ms(150);
-/// Locks that are held alone, also several at once.
+/// Exclusive locks, also acquired several at once.
 pub(crate) const EXCLUSIVE: [&str; 3] = ["ex/0", "ex/1", "ex/2"];
-/// A lock that is shared and held alone.
+/// A lock with shared and exclusive holds.
 pub(crate) const SHARED: &str = "rw/0";
 /// A semaphore.
 pub(crate) const PERMITS: &str = "sem/0";
-/// A report that is started once in a period.
+/// A report that starts once in a period.
 pub(crate) const REPORT: &str = "report/0";
-/// A post to be elected to.
+/// A post for elections.
 pub(crate) const POST: &str = "post/0";
 
 pub(crate) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// What the store can do.
+/// The abilities of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
-    /// Shared holds, permits, and a line: all but a quorum.
+    /// Shared holds, permits, and a queue: all stores but a quorum.
     pub(crate) kinds: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// One word for a log and a command line.
+    /// One word for a log and a command.
     pub(crate) fn word(self) -> String {
         match self {
             Self::Exclusive => "x".to_owned(),
@@ -70,7 +70,7 @@ pub(crate) enum Wait {
     Within(Duration),
 }
 
-/// Which command, with what only that one has.
+/// A command, with its own options.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Verb {
     /// `run` with any of its options.
@@ -81,7 +81,7 @@ pub(crate) enum Verb {
     Hold { end: End },
     /// `acquire`, `renew`, then a section, then `release`, or nothing.
     Acquire { forget: bool },
-    /// `wait`, for a lock that could be had so.
+    /// `wait`, for a lock that this mode could acquire.
     Wait { mode: Mode },
     /// `ls`, or `show`.
     Look { list: bool },
@@ -95,7 +95,7 @@ pub(crate) enum End {
     Kill,
 }
 
-/// What befalls a command's processes.
+/// A fault of a command's processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Act {
     KillSupervisor,
@@ -107,16 +107,16 @@ pub(crate) enum Act {
     KillGroup,
     TermGroup,
     StopGroup(Duration),
-    /// Somebody asks for the lock.
+    /// An operator requests a release.
     Ask,
 }
 
-/// When it does.
+/// When a fault happens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum When {
-    /// So long after the command was started.
+    /// This long after the command was started.
     Started(Duration),
-    /// So long after its section began.
+    /// This long after its section began.
     Begun(Duration),
 }
 
@@ -133,12 +133,12 @@ pub(crate) struct Op {
     pub(crate) work: Duration,
     /// The section's exit code.
     pub(crate) code: u8,
-    /// Whether a shell stands between supervisor and section.
+    /// Whether a shell is between the supervisor and the section.
     pub(crate) shell: bool,
     /// Whether the section ignores TERM.
     pub(crate) stubborn: bool,
-    pub(crate) fate: Option<(When, Act)>,
-    /// Before the worker's next command.
+    pub(crate) fault: Option<(When, Act)>,
+    /// The pause before the worker's next command.
     pub(crate) pause: Duration,
 }
 
@@ -162,7 +162,7 @@ impl Op {
         matches!(self.verb, Verb::Run { on_ask: true, .. })
     }
 
-    /// What leasehold is called with, before any command.
+    /// The arguments of the command.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         let mut push = |more: &[&str]| words.extend(more.iter().map(|word| (*word).to_owned()));
@@ -253,25 +253,25 @@ impl Plan {
         let id = self.next;
         let (verb, keys) = self.verb();
         let wait = match (verb, self.rng.u8(..10)) {
-            // There may be no look at which a lock that many take is free.
+            // A busy lock may never be free at the moment of a look.
             (Verb::Wait { .. }, 0..=4) => Wait::Within(ms(self.rng.u64(20..2_000))),
             (Verb::Run { once: true, .. } | Verb::Elect, _) | (_, 0..=4) => Wait::Forever,
             (_, 5..=6) => Wait::No,
             _ => Wait::Within(ms(self.rng.u64(20..2_000))),
         };
         let supervised = matches!(verb, Verb::Run { .. } | Verb::Elect);
-        let fate = if supervised && self.rng.u8(..10) < 4 { Some(self.fate(verb)) } else { None };
+        let fault = if supervised && self.rng.u8(..10) < 4 { Some(self.fault(verb)) } else { None };
         let mut ttl = match verb {
             Verb::Run { .. } | Verb::Elect => ms(*self.pick(&[1_000, 1_500, 3_000])),
-            // What is forgotten keeps everybody out until its end.
+            // A forgotten lease excludes all others until its end.
             Verb::Acquire { forget: true } => ms(4_000),
-            // Sections that nobody supervises are short against their leases.
+            // Unsupervised sections are short compared with their leases.
             _ => ms(10_000),
         };
         let mut work = ms(self.rng.u64(1..120));
-        match fate {
+        match fault {
             Some((_, Act::StopSupervisor(_))) if self.rng.bool() => work = ttl + ms(700),
-            // Renewals have to go on while somebody stands still.
+            // Renewals have to continue while a process is stopped.
             Some((_, Act::StopGroup(_) | Act::StopWatchdog(_))) => work = ms(600),
             _ if supervised && self.rng.u8(..20) == 0 => {
                 ttl = ms(1_000);
@@ -280,8 +280,8 @@ impl Plan {
             _ => {}
         }
         let (mut shell, mut stubborn) = (self.rng.bool(), self.rng.u8(..4) == 0);
-        match fate {
-            // What a command leaves running when its first process ends is without the lock.
+        match fault {
+            // Processes that outlive the command's first one run without the lock.
             Some((_, Act::KillCommand)) => shell = false,
             Some((_, Act::TermGroup)) => stubborn = false,
             _ => {}
@@ -298,7 +298,7 @@ impl Plan {
             code: *self.pick(&[0, 0, 0, 3, 7]),
             shell,
             stubborn,
-            fate,
+            fault,
             pause: ms(self.rng.u64(..40)),
         }
     }
@@ -352,7 +352,7 @@ impl Plan {
         (Verb::Wait { mode }, keys)
     }
 
-    fn fate(&mut self, verb: Verb) -> (When, Act) {
+    fn fault(&mut self, verb: Verb) -> (When, Act) {
         let when = if self.rng.u8(..10) < 3 {
             When::Started(ms(self.rng.u64(..150)))
         } else {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_commands_and_fates() {
+    fn the_same_seed_draws_the_same_commands_and_faults() {
         assert_eq!(drawn(7, 1, ALL), drawn(7, 1, ALL));
         assert_ne!(drawn(7, 1, ALL), drawn(8, 1, ALL));
         assert_ne!(drawn(7, 1, ALL)[0].work, drawn(7, 2, ALL)[0].work);

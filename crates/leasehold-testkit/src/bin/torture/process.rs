@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal};
 
-/// What the watchdog of a supervisor calls itself.
+/// The name of a supervisor's watchdog process.
 const WATCHDOG: &str = "lh-watchdog";
-/// The bit of a process that is ending, in the flags of its `stat` (`PF_EXITING`).
+/// The flag of an ending process in its `stat` (`PF_EXITING`).
 const EXITING: u64 = 0x4;
 /// The bit of SIGKILL in a set of signals.
 const KILL_PENDING: u64 = 1 << 8;
@@ -45,7 +45,7 @@ impl Process {
         })
     }
 
-    /// All there are.
+    /// All processes.
     pub(crate) fn all() -> Vec<Self> {
         let entries = fs::read_dir("/proc").expect("Linux has /proc");
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -57,7 +57,7 @@ impl Process {
         matches!(self.state, 'Z' | 'X')
     }
 
-    /// Whether not one more instruction of its program will run: it was sent SIGKILL, or is ending.
+    /// Whether its program will run no further instruction: it was sent SIGKILL, or is ending.
     fn is_dying(&self) -> bool {
         self.is_dead() || self.flags & EXITING != 0 || kill_is_pending(self.pid)
     }
@@ -72,7 +72,7 @@ fn kill_is_pending(pid: i32) -> bool {
     pending.into_iter().any(|set| set & KILL_PENDING != 0)
 }
 
-/// Whether the program of a process can still do something.
+/// Whether the program of a process can still act.
 pub(crate) fn acts(pid: i32) -> bool {
     Process::find(pid).is_some_and(|process| !process.is_dying())
 }
@@ -84,11 +84,11 @@ pub(crate) fn watchdog(supervisor: i32) -> Option<i32> {
     Some(found.pid)
 }
 
-/// The command's first process under a supervisor, whose number is that of its group.
+/// The command's first process under a supervisor, which leads its process group.
 pub(crate) fn command(supervisor: i32) -> Option<i32> {
     let watchdog = watchdog(supervisor);
     let mut all = Process::all().into_iter();
-    // A watchdog that was killed has left it to the supervisor.
+    // If the watchdog was killed, the supervisor has inherited it.
     let found = all.find(|one| {
         (one.parent == supervisor || Some(one.parent) == watchdog)
             && one.group == one.pid
@@ -98,7 +98,7 @@ pub(crate) fn command(supervisor: i32) -> Option<i32> {
     Some(found.pid)
 }
 
-/// Processes that work in this directory.
+/// Processes whose working directory this is.
 pub(crate) fn in_directory(dir: &Path) -> Vec<Process> {
     let works_there = |process: &Process| {
         fs::read_link(PathBuf::from(format!("/proc/{}/cwd", process.pid)))
@@ -107,12 +107,12 @@ pub(crate) fn in_directory(dir: &Path) -> Vec<Process> {
     Process::all().into_iter().filter(works_there).collect()
 }
 
-/// Sends a signal to a process; whether there was one.
+/// Sends a signal to a process; returns whether it exists.
 pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| rustix::process::kill_process(pid, signal).is_ok())
 }
 
-/// Sends a signal to a process group; whether there was one.
+/// Sends a signal to a process group; returns whether it exists.
 pub(crate) fn signal_group(group: i32, signal: Signal) -> bool {
     Pid::from_raw(group).is_some_and(|pid| rustix::process::kill_process_group(pid, signal).is_ok())
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::judge::{self, Event, Evidence, Verdict, Violation};
 use crate::worker::{Done, Step};
 
-/// What happened shortly before is shown with a violation.
+/// How much of the time before a violation is shown with it.
 const BEFORE: Duration = Duration::from_secs(10);
-/// Violations beyond this are told without their traces.
+/// How many violations are shown with their traces.
 const TRACES_MAX: usize = 20;
 
-/// What became of one store.
+/// The results of one store.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) store: String,
@@ -81,7 +81,7 @@ fn longest_stall(events: &[Event], (begin, end): (Duration, Duration)) -> Durati
     times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
 }
 
-/// The table, as it stands in docs/reliability.md.
+/// The table, as in docs/reliability.md.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = format!("| {} |\n|{}\n", HEAD.join(" | "), " --- |".repeat(HEAD.len()));
     for row in rows {
@@ -91,7 +91,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Prints each violation, with all that is known of it.
+/// Prints each violation with its evidence.
 pub(crate) fn traces(verdict: &Verdict, evidence: &Evidence<'_>) {
     let by_id: BTreeMap<u64, &Done> = evidence.done.iter().map(|done| (done.op.id, done)).collect();
     let of = |word: &'static str, violations: &[Violation]| {
@@ -108,9 +108,9 @@ pub(crate) fn traces(verdict: &Verdict, evidence: &Evidence<'_>) {
     of("VIOLATION", &verdict.violations);
 }
 
-/// Everything about one command, by the time.
+/// Prints the evidence about one command, by time.
 fn trace(done: &Done, evidence: &Evidence<'_>) {
-    println!("    {} fate {:?}", judge::describe(&done.op), done.op.fate);
+    println!("    {} fault {:?}", judge::describe(&done.op), done.op.fault);
     let mut lines: Vec<(Duration, String)> = Vec::new();
     let span = |step: &Step| (step.begin, step.end);
     let begin = done.steps.iter().map(|step| span(step).0).min().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The command under the lock: it looks for another holder, and updates a number.
 //!
-//! An overlap would break that number. The command writes down what it does.
+//! An overlap would break that number. The command records what it does.
 //!
-//! That it is inside is told by kernel locks (`flock`), which end exactly when the process does,
-//! however it ends. It starts no process, so nobody inherits them.
+//! Kernel locks (`flock`) show that it is inside. They end exactly when the process does, however
+//! that happens. The command forks no children, which could inherit them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,20 +18,20 @@ use rustix::fs::{FlockOperation, flock};
 use crate::plan::{LIMIT, Mode, ms};
 use crate::{clock, process};
 
-/// The word by which this program is told to be a section.
+/// The argument that makes this program a section.
 pub(crate) const COMMAND: &str = "section";
-/// The variable that names the directory of the torture.
+/// The variable that names the directory of the fault test.
 pub(crate) const DIRECTORY: &str = "TORTURE_DIR";
 
-/// A process that was sent SIGKILL is gone by then, unless the machine stands still.
+/// After SIGKILL a process is gone within this time, unless the machine stalls.
 const DYING_TAKES_AT_MOST: Duration = Duration::from_secs(20);
 
-/// How long each record is, with the spaces behind it: a page of the file ends with one. The kernel
-/// may cut a write that goes over the end of a page, where its process is killed.
+/// The padded length of a record, so that a page of the file ends with a whole one. If a process is
+/// killed, the kernel may cut its write at the end of a page.
 const RECORD_BYTES: usize = 512;
 
-/// What is written down. Each record is one write to the end of one file, which the kernel keeps in
-/// one piece and in order.
+/// The records. Each one is a single write to the end of one file, which the kernel keeps whole and
+/// in order.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: File,
@@ -65,7 +65,7 @@ fn file_name(key: &str) -> String {
     key.replace('/', "_")
 }
 
-/// The marker that says that a section has begun.
+/// The marker of a section that has begun.
 pub(crate) fn begun(dir: &Path, id: u64) -> PathBuf {
     dir.join("ops").join(format!("{id}.begun"))
 }
@@ -75,7 +75,7 @@ pub(crate) fn number(dir: &Path, key: &str) -> PathBuf {
     dir.join("numbers").join(file_name(key))
 }
 
-/// Makes the directories in which sections work.
+/// Creates the directories in which sections work.
 pub(crate) fn prepare(dir: &Path) {
     for part in ["ops", "inside", "numbers", "fenced"] {
         fs::create_dir_all(dir.join(part)).expect("the torture's directory is ours");
@@ -87,9 +87,9 @@ pub(crate) fn prepare(dir: &Path) {
 struct Held {
     key: String,
     fence: u64,
-    /// Those found inside who must not be.
+    /// The processes inside that this hold excludes.
     others: Vec<i32>,
-    /// Kernel locks, which last as long as these are open.
+    /// Kernel locks, which last while these are open.
     _inside: Vec<File>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
     ExitCode::from(code.parse::<u8>().expect("an exit code"))
 }
 
-/// Shows the fence to the lock's resource, and reads what is there.
+/// Shows the fence to the lock's resource, and reads its number.
 fn begin_fenced(dir: &Path, lock: &Held, log: &Log) -> (Fenced, Option<u64>) {
     let resource = Fenced::open(dir, &lock.key);
     let seen = resource.apply(lock.fence, |number| number);
@@ -167,7 +167,7 @@ fn begin_fenced(dir: &Path, lock: &Held, log: &Log) -> (Fenced, Option<u64>) {
     (resource, seen.ok())
 }
 
-/// Writes what was read, and one more. Nobody else may have written since, whatever the store did.
+/// Writes the number plus one. It must be unchanged since the read, whatever the store did.
 fn update_fenced(resource: &Fenced, lock: &Held, seen: u64, log: &Log) {
     let mut found = seen;
     let write = |number| {
@@ -182,7 +182,7 @@ fn update_fenced(resource: &Fenced, lock: &Held, seen: u64, log: &Log) {
     log.write(event, &lock.key, lock.fence, Mode::Exclusive, &detail);
 }
 
-/// A resource that checks fences: it keeps the highest that it was shown, and a number.
+/// A resource that checks fences. It stores the highest fence shown, and a number.
 #[derive(Debug)]
 struct Fenced(File);
 
@@ -194,8 +194,8 @@ impl Fenced {
         Self(file.expect("the torture's directory is ours"))
     }
 
-    /// Changes the number in one step, unless a higher fence was shown; what it is then, or else the
-    /// highest fence.
+    /// Changes the number in one step, unless a higher fence was shown. Returns the new number, or
+    /// else the highest fence.
     fn apply(&self, fence: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, u64> {
         flock(&self.0, FlockOperation::LockExclusive).expect("a file of ours can be locked");
         let mut text = [0; 41];
@@ -216,7 +216,7 @@ impl Fenced {
     }
 }
 
-/// The locks and fences that the environment tells.
+/// The locks and fences from the environment.
 fn leases() -> Vec<(String, u64)> {
     let variable = |name| env::var(name).unwrap_or_default();
     let (keys, fences) = (variable("LEASEHOLD_KEY"), variable("LEASEHOLD_FENCE"));
@@ -224,7 +224,7 @@ fn leases() -> Vec<(String, u64)> {
     keys.lines().map(str::to_owned).zip(fences).collect()
 }
 
-/// Works for so long, and writes down when those who must not be inside have left.
+/// Works for this time, and records when excluded processes have left.
 fn toil(work: Duration, held: &mut [Held], log: &Log, mode: Mode) {
     let begin = clock::now();
     loop {
@@ -245,7 +245,7 @@ fn toil(work: Duration, held: &mut [Held], log: &Log, mode: Mode) {
     }
 }
 
-/// Goes inside. Also tells who is there and must not be.
+/// Goes inside; also returns the processes inside that this hold excludes.
 fn enter(dir: &Path, key: &str, mode: Mode) -> (Vec<File>, Vec<i32>) {
     let place = |part: &str| {
         let path = dir.join("inside").join(format!("{}{part}", file_name(key)));
@@ -260,8 +260,8 @@ fn enter(dir: &Path, key: &str, mode: Mode) -> (Vec<File>, Vec<i32>) {
             (vec![file], others)
         }
         Mode::Permits(count) => {
-            // Nobody else takes places meanwhile, so that places which come free behind the look
-            // are no reason to find too few.
+            // While this is locked, only this process claims permits. So permits that come free
+            // during the look don't cause a false alarm.
             let scan = place(".scan");
             flock(&scan, FlockOperation::LockExclusive).expect("a file of ours can be locked");
             let places: Vec<File> = (0..LIMIT).map(|n| place(&format!(".{n}"))).collect();
@@ -278,7 +278,7 @@ fn enter(dir: &Path, key: &str, mode: Mode) -> (Vec<File>, Vec<i32>) {
     }
 }
 
-/// Claims so many of these places; which, and who is in the way if that can't be had.
+/// Claims this many permits; returns which, and the holders in the way if there are too few.
 fn claim(places: &[File], count: usize, mode: Mode) -> (Vec<usize>, Vec<i32>) {
     let operation = match mode {
         Mode::Shared => FlockOperation::NonBlockingLockShared,
@@ -297,11 +297,11 @@ fn claim(places: &[File], count: usize, mode: Mode) -> (Vec<usize>, Vec<i32>) {
         if claimed.len() >= count {
             return (claimed, Vec::new());
         }
-        // Whoever was sent SIGKILL does nothing any more, though its locks are still to go.
+        // A process that was sent SIGKILL acts no more, even while its locks remain.
         let me = std::process::id().try_into().unwrap_or_default();
         let mut acting: Vec<i32> = places.iter().flat_map(holders).collect();
         acting.retain(|pid| *pid != me && process::acts(*pid));
-        // Seen acting twice: between the two looks a killed one would have come to its end.
+        // Seen acting twice: a killed process would have ended between the two looks.
         if !acting.is_empty() && acting.iter().all(|pid| suspects.contains(pid)) {
             return (claimed, acting);
         }

@@ -1,4 +1,4 @@
-//! The stores that can be tortured, each with its servers.
+//! The stores that can be tested, each with its servers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::plan::Abilities;
 
 /// How long sentinels wait for a silent server.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// How long a cluster's nodes wait for a silent one: longer than anything that happens here, since
-/// a fail-over by death forgets what no replica has.
+/// How long a cluster's nodes wait for a silent one. It is longer than any fault here, since a
+/// fail-over after a death loses what the replicas lack.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(15);
-/// What sentinels' replicas have to confirm: all there are.
+/// How many replicas have to confirm, with sentinels: all.
 const REPLICAS: usize = 2;
 
-/// The names by which stores are asked for.
+/// The names of the stores.
 pub(crate) const NAMES: [&str; 7] =
     ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5"];
 
-/// A store, with whatever it consists of.
+/// A store, with its servers and proxies.
 #[derive(Debug)]
 pub(crate) enum Site {
     Embedded,
@@ -67,12 +67,12 @@ impl Site {
         })
     }
 
-    /// What `--store` is given.
+    /// The value of `--store`.
     pub(crate) fn url(&self, dir: &Path) -> String {
         match self {
             Self::Embedded => format!("embedded:{}", dir.join("locks").display()),
             Self::Redis { wire, .. } => wire.url(),
-            // True, here and below: what a server acknowledges is on its disk.
+            // True here and below: acknowledged data is on the server's disk.
             Self::Sentinel(set) => format!("{}?replicas={REPLICAS}&keep_leases=yes", set.url()),
             Self::Cluster(cluster) => cluster.url(),
             Self::Quorum { nodes } => {
@@ -87,8 +87,8 @@ impl Site {
         Abilities { kinds: !matches!(self, Self::Quorum { .. }) }
     }
 
-    /// Whether it forgets leases that are held, so that two may hold a lock at once: then it is fences
-    /// on which a resource relies.
+    /// Whether it forgets held leases, so that a lock may have two holders. The resource then
+    /// relies on fences.
     pub(crate) const fn forgets(&self) -> bool {
         matches!(self, Self::Redis { forgets: true, .. })
     }

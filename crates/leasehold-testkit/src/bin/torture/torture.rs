@@ -1,4 +1,4 @@
-//! Runs the torture, from the arguments to the printed table.
+//! Runs the fault test, from the arguments to the printed table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ nodes), quorum5, or all, one after the other.
 
 /// Few, so that two processors have time for them.
 const WORKERS: u64 = 8;
-/// How long anything may take that has to end. Only a hang gets there.
+/// The limit for anything that has to end; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -87,12 +87,12 @@ fn order(args: &[String]) -> Option<Order> {
     Some(Order { program: program?, patience, stores, time, commands, seed })
 }
 
-/// Tortures one store, and judges.
+/// Tests one store, and judges the records.
 fn torture(store: &str, order: &Order) -> Row {
     println!("torture of {store}, seed {}, {} s", order.seed, order.time.as_secs());
     let site = Site::start(store).expect("the name was looked up");
     let place = tempfile::tempdir().expect("a directory can be made");
-    // As /proc shows it.
+    // Canonical, as /proc shows it.
     let dir = fs::canonicalize(place.path()).expect("it was made");
     section::prepare(&dir);
     drop(Log::open(&dir, 0));
@@ -119,7 +119,7 @@ fn torture(store: &str, order: &Order) -> Row {
                 scope.spawn(move || worker::work(ground, plan, until, order.commands))
             })
             .collect();
-        // Also when one of them panics.
+        // Set even if one of them panics.
         let _over = Over(&over);
         for one in workers.into_iter().chain([rage]) {
             if let Err(panic) = one.join() {
@@ -154,7 +154,7 @@ fn torture(store: &str, order: &Order) -> Row {
     Row::new(store, order.seed, &evidence, (begin, end.unwrap_or(until)), &verdict)
 }
 
-/// Says that all is over when it is dropped.
+/// Signals the end when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -163,8 +163,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Notes when a thread that asked for a moment of sleep was left to wait, at the priority that a
-/// watchdog gives itself.
+/// Records when a sleeping thread was woken too late, at the priority that a watchdog gives itself.
 fn watch_the_machine(stalls: &Mutex<Vec<(Duration, Duration)>>, over: &AtomicBool) {
     rustix::process::setpriority_process(None, -20).ok();
     let first = libc::sched_param { sched_priority: 1 };

@@ -15,16 +15,16 @@ use crate::{clock, process, section};
 
 const LOOK_EVERY: Duration = ms(3);
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) dir: PathBuf,
-    /// The leasehold to torture.
+    /// The `leasehold` program to test.
     pub(crate) program: PathBuf,
     pub(crate) store: String,
     /// How long a command may take at most.
     pub(crate) patience: Duration,
-    /// Whether a process that stands still can make others be refused.
+    /// Whether a stopped process can make other commands fail.
     pub(crate) stops_refuse: bool,
     pub(crate) done: Mutex<Vec<Done>>,
     pub(crate) faults: Mutex<Vec<Fault>>,
@@ -45,7 +45,7 @@ pub(crate) struct Done {
     pub(crate) steps: Vec<Step>,
 }
 
-/// One process of it.
+/// One process of a command.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The first argument.
@@ -53,20 +53,20 @@ pub(crate) struct Step {
     pub(crate) arguments: Vec<String>,
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    /// How it ended; nothing if it had to be given up.
+    /// How it ended; `None` if it had to be killed.
     pub(crate) status: Option<ExitStatus>,
-    /// What befell it, with the moment.
+    /// Its faults, with their times.
     pub(crate) acts: Vec<(Duration, Act)>,
     pub(crate) stderr: String,
     pub(crate) said: Said,
 }
 
-/// What a command has logged of itself, by the fields of its events.
+/// What a command logged, by the fields of its events.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// Why it failed.
     pub(crate) reason: Option<String>,
-    /// Whether the store did not confirm a release.
+    /// Whether the store left a release unconfirmed.
     pub(crate) release_failed: bool,
 }
 
@@ -88,7 +88,7 @@ impl Said {
 }
 
 impl Ground {
-    /// The command, in an environment that has nothing of this machine but its programs.
+    /// The command, in an environment with only this machine's programs.
     pub(crate) fn leasehold(&self, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments);
@@ -101,7 +101,7 @@ impl Ground {
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", &self.dir).env("LEASEHOLD_STORE", &self.store);
         command.env(section::DIRECTORY, &self.dir);
-        // What is judged are fields of events: words for people may change.
+        // Judged by the fields of events: words for people may change.
         command.env("LEASEHOLD_LOG", "leasehold=info");
     }
 
@@ -115,13 +115,13 @@ impl Ground {
     }
 }
 
-/// A process under way.
+/// A running process.
 #[derive(Debug)]
 struct Running<'a> {
     ground: &'a Ground,
     process: TestProcess,
     step: Step,
-    /// Not to have ended by then is a violation.
+    /// If it has not ended by then, that is a violation.
     due: Duration,
     stderr: PathBuf,
 }
@@ -205,7 +205,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Stops processes for so long, or until the command has ended.
+    /// Stops processes for this time, or until the command has ended.
     fn stop(&mut self, pid: Option<i32>, time: Duration, send: fn(i32, Signal) -> bool) -> bool {
         let Some(pid) = pid else { return false };
         let begin = clock::now();
@@ -227,7 +227,7 @@ fn to(pid: Option<i32>, signal: Signal, send: fn(i32, Signal) -> bool) -> bool {
     pid.is_some_and(|pid| send(pid, signal))
 }
 
-/// Runs commands until the time is over and so many of all workers have ended.
+/// Runs commands until the time is over and all workers together have run enough.
 pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration, commands: usize) {
     let are_few = || ground.done.lock().expect("no worker panics while it adds").len() < commands;
     while clock::now() < until || are_few() {
@@ -244,7 +244,7 @@ pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration, commands: u
         };
         thread::sleep(op.pause);
         for end in ["out", "err", "begun"] {
-            // Most have none of some.
+            // Most commands lack some of these files.
             fs::remove_file(ground.output(op.id, end)).ok();
         }
         let mut done = ground.done.lock().expect("no worker panics while it adds");
@@ -252,7 +252,7 @@ pub(crate) fn work(ground: &Ground, mut plan: Plan, until: Duration, commands: u
     }
 }
 
-/// What runs as the section of a command.
+/// The command line of a command's section.
 fn section_words(op: &Op) -> Vec<String> {
     let this = std::env::current_exe().expect("Linux knows the program of a process");
     vec![
@@ -271,19 +271,19 @@ fn supervised(ground: &Ground, op: &Op) -> Step {
     let mut words = op.arguments();
     words.push("--".to_owned());
     if op.shell {
-        // The last word keeps the shell from becoming the section.
+        // The `exit` keeps the shell from replacing itself by the section.
         words.extend(["sh", "-c", "\"$0\" \"$@\"; exit $?"].map(str::to_owned));
     }
     words.extend(section_words(op));
     let command = ground.leasehold(&words);
     let mut running = Running::start(ground, op.id, command, words);
-    if let Some((when, act)) = op.fate {
-        befall(&mut running, when, act, op);
+    if let Some((when, act)) = op.fault {
+        inject(&mut running, when, act, op);
     }
     if matches!(op.verb, Verb::Elect) {
         running.wait();
         if !running.has_ended() {
-            // It campaigns again whenever its term is lost, and a store may lose each of them.
+            // It campaigns again after each lost term, and a store may lose each of them.
             running.act(Act::TermSupervisor, op);
             running.due = clock::now() + ground.patience;
         }
@@ -291,8 +291,8 @@ fn supervised(ground: &Ground, op: &Op) -> Step {
     running.finish()
 }
 
-/// Waits for the moment, and acts.
-fn befall(running: &mut Running<'_>, when: When, act: Act, op: &Op) {
+/// Waits for the moment, and injects the fault.
+fn inject(running: &mut Running<'_>, when: When, act: Act, op: &Op) {
     let marker = section::begun(&running.ground.dir, op.id);
     let (mut from, after) = match when {
         When::Started(after) => (Some(running.step.begin), after),
@@ -310,7 +310,7 @@ fn befall(running: &mut Running<'_>, when: When, act: Act, op: &Op) {
     }
 }
 
-/// Runs the section of a lease that nobody supervises, and kills it once `valid` says no more.
+/// Runs the section of an unsupervised lease, and kills it once `valid` is false.
 fn section(
     ground: &Ground,
     op: &Op,
@@ -376,8 +376,8 @@ fn acquire(ground: &Ground, op: &Op, forget: bool) -> Vec<Step> {
     if !succeeded(&steps[0]) {
         return steps;
     }
-    // A new lease file has a line for each: head, token, fence, and more, the name at last. Notes begin
-    // with `#`.
+    // A new lease file has one line each for the head, token, fence, and more, the name last. Notes
+    // begin with `#`.
     let lease = fs::read_to_string(ground.dir.join(&file)).unwrap_or_default();
     let leases: Vec<(String, String)> = lease
         .lines()
@@ -388,7 +388,7 @@ fn acquire(ground: &Ground, op: &Op, forget: bool) -> Vec<Step> {
         })
         .collect();
     let words = |verb: &str| [verb, "--lease-file", &file].map(str::to_owned).to_vec();
-    // How long a lease that was waited for still runs, only a renewal tells.
+    // After a wait, only a renewal shows how long the lease still runs.
     let sent = clock::now();
     let mut renew = words("renew");
     renew.extend(["--ttl".to_owned(), length(op.ttl)]);
