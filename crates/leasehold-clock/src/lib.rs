@@ -1,11 +1,11 @@
 //! The clocks that leasehold runs on; only this crate reads the time of day.
 //!
-//! [`SystemClock`] is what leases run on; [`ManualClock`] moves only when a test says so;
+//! [`SystemClock`] is what leases run on; [`ManualClock`] moves only when a test moves it;
 //! [`TokioClock`] (feature `tokio`) follows a runtime whose time is paused. All of them are a
 //! [`leasehold_core::Clock`]. The time of day ([`wall`]) seeds fences and decides nothing.
 //!
-//! Beside the time there is the other thing that only the machine knows and that leases depend on:
-//! which process this is ([`Process`]), since what one holds its forks don't.
+//! Leases depend on a second fact that only the machine knows: which process this is ([`Process`]),
+//! since a process's forks don't hold its leases.
 
 mod manual;
 mod process;

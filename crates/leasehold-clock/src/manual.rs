@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold_core::{Clock, Moment};
 
-/// A clock that stands still until it is told to move. Clones show the same time.
+/// A clock that moves only by its methods. Clones show the same time.
 ///
-/// It starts one day after its origin, so that it can also be set back: a clock that breaks the
-/// promise of [`Clock`] is what some tests are about.
+/// It starts one day after its origin, so that it can also be set back: some tests are about clocks
+/// that break the promise of [`Clock`].
 ///
 /// ```
 /// use std::time::Duration;

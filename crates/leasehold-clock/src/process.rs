@@ -1,12 +1,12 @@
-//! Tells a process from its forks.
+//! Distinguishes a process from its forks.
 
-/// A process, told apart from those that it forks.
+/// A process, distinct from its forks.
 ///
-/// A process number does not do that: the first process of a new PID namespace has the number 1
-/// again, as a container's own first process may have that forked it, and numbers are used anew.
-/// So on Linux this is kept in memory that the kernel empties in a fork's child
-/// (`MADV_WIPEONFORK`, since Linux 4.14), which no kind of fork gets around. Elsewhere, and where
-/// the kernel refuses such memory, it is the process number.
+/// A process number does not suffice, since numbers are used again. The first process of a new PID
+/// namespace has the number 1, and so may the process that forked it, in a container. So on Linux
+/// this is kept in memory that the kernel empties in a fork's child (`MADV_WIPEONFORK`, since Linux
+/// 4.14), by every kind of fork. On other systems, and if the kernel refuses such memory, it is the
+/// process number.
 ///
 /// ```
 /// use leasehold_clock::Process;
@@ -18,28 +18,28 @@
 pub struct Process(u64);
 
 impl Process {
-    /// This process. Takes no lock, so that it can be asked right after a fork; on Linux it costs
-    /// a nanosecond, elsewhere a system call.
+    /// This process. Takes no lock, so that it works right after a fork; on Linux it costs a
+    /// nanosecond, elsewhere a system call.
     #[must_use]
     pub fn current() -> Self {
         Self(imp::current())
     }
 
-    /// Whether it is the one that asks.
+    /// Whether it is the calling process.
     #[must_use]
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 
-    /// Whether its forks are other ones for sure, also those that have its number in another PID
+    /// Whether it is certainly distinct from its forks, even if they have its number in another PID
     /// namespace, or get it when it has ended.
     #[must_use]
     pub const fn is_told_from_forks(self) -> bool {
         self.0 > u32::MAX as u64
     }
 
-    /// A small number for a table of things that each process has its own of. Processes of one
-    /// line of descent have different ones until `places` generations have passed.
+    /// A small number for a table with an entry for each process. Processes of one line of descent
+    /// have different ones until `places` generations have passed.
     #[must_use]
     pub fn place(self, places: usize) -> usize {
         let places = u64::try_from(places).unwrap_or(u64::MAX);
@@ -56,12 +56,13 @@ mod imp {
 
     /// What is mapped; the kernel makes it a page.
     const BYTES: usize = size_of::<AtomicU64>();
-    /// What stands for a page that could not be had.
+    /// Stands for a page that could not be mapped.
     const NONE: usize = align_of::<AtomicU64>();
     /// Process numbers are below this, generations above.
     const GENERATIONS: u64 = 1 << 32;
 
-    /// Where this process's generation is kept: 0 until somebody asks, and in a fork's child again.
+    /// Where this process's generation is kept: 0 until the first call, and again in a fork's
+    /// child.
     static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
     /// How many generations there were on the way to this process. A child inherits it, and so
     /// takes a later one than any that its parent had.
@@ -101,8 +102,8 @@ mod imp {
             Ok(_) => page,
             Err(first) => {
                 if page.addr() != NONE {
-                    // SAFETY: it was mapped here with this length, and nobody else has seen it.
-                    // Failing, it stays: a page too many.
+                    // SAFETY: it was mapped here with this length, and no other code has its
+                    // address. If this fails, one page stays too many.
                     _ = unsafe { munmap(page.cast(), BYTES) };
                 }
                 first
@@ -143,7 +144,7 @@ mod tests {
         assert!(here.is_current());
     }
 
-    /// The exit code of a fork's child that runs `body`, which must neither panic nor allocate.
+    /// The exit code of a fork's child that runs `body`, which must not panic or allocate.
     #[cfg(unix)]
     fn in_a_fork(body: impl FnOnce() -> bool) -> i32 {
         // SAFETY: the child makes system calls only and leaves at once.

@@ -1,16 +1,16 @@
-//! A tag that tells a process from others that have, or had, its number.
+//! A tag that distinguishes a process from others that have, or had, its number.
 
 use crate::Process;
 
-/// Letters and digits that nobody takes for each other.
+/// Letters and digits that people don't confuse.
 const SIGNS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// The first of them that are letters: a tag begins with one, so that it is no number.
+/// How many of them are letters: a tag begins with one, so that it is not a number.
 const LETTERS: u64 = 24;
 
 impl Process {
-    /// Four signs of the [`digest`](Self::digest) of the process that has this number, such as `x7kq`.
-    /// Another process with the same number, here later or in another container now, has other ones, but
-    /// for one in 786 432.
+    /// Four signs of the [`digest`](Self::digest) of the process that has this number, such as
+    /// `x7kq`. Another process with the same number, later or in another container, has the same
+    /// signs with a chance of one in 786 432.
     ///
     /// ```
     /// # use leasehold_clock::Process;
@@ -25,10 +25,10 @@ impl Process {
         Self::digest(number).map(signs_of)
     }
 
-    /// A number for the process that has this one in the PID namespace of the process that asks, which no
-    /// other has: a digest of the machine's boot, the namespace, the number, and when the process began.
-    /// `None` where there is no such process, or `/proc` is not that of this namespace; a process finds
-    /// its own all the same.
+    /// A digest that identifies the process with this number in the caller's PID namespace, among
+    /// all processes ever. It is made of the machine's boot, the namespace, the number, and the
+    /// process's start. `None` if there is no such process, or if `/proc` belongs to another
+    /// namespace; a process always finds its own.
     ///
     /// ```
     /// # use leasehold_clock::Process;
@@ -40,7 +40,7 @@ impl Process {
     pub fn digest(number: u32) -> Option<u64> {
         let is_own = number == std::process::id();
         let shown = std::fs::read_link("/proc/self").ok()?;
-        // Where another namespace's is mounted, others are there under other numbers.
+        // In another namespace's `/proc`, the processes have other numbers.
         if !is_own && shown.to_str() != Some(&std::process::id().to_string()) {
             return None;
         }
@@ -48,7 +48,7 @@ impl Process {
         let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
         let place = if is_own { "self".to_owned() } else { number.to_string() };
         let stat = std::fs::read_to_string(format!("/proc/{place}/stat")).ok()?;
-        // The name of the program stands in brackets, and may have some itself.
+        // The program's name is in parentheses, and may contain some itself.
         let (_, behind_name) = stat.rsplit_once(") ")?;
         let began = behind_name.split(' ').nth(19)?;
         let parts: [&[u8]; 4] =
@@ -56,8 +56,8 @@ impl Process {
         Some(digest_of(&parts.concat()))
     }
 
-    /// Four signs such as those of [`tag`](Self::tag), of these bytes, for a process that can't be told
-    /// from others by the system.
+    /// Four signs like a [`tag`](Self::tag), made of these bytes, for a process for which the
+    /// system has no facts.
     #[must_use]
     pub fn tag_from(bytes: &[u8]) -> String {
         signs_of(digest_of(bytes))

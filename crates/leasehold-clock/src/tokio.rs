@@ -8,8 +8,8 @@ use tokio::time::Instant;
 /// The clock of the tokio runtime; it stands at one day when the `TokioClock` is made, so that
 /// moments can be moved back.
 ///
-/// Where a test has paused the runtime's time, this clock moves with the runtime's timers; read
-/// it on a thread of that runtime. It stands still while the machine sleeps, so real leases take
+/// If a test has paused the runtime's time, this clock moves with the runtime's timers; read it on
+/// a thread of that runtime. It stands still while the machine sleeps, so real leases take
 /// [`SystemClock`](crate::SystemClock).
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {

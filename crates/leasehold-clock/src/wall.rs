@@ -1,6 +1,6 @@
-//! The time of day: read here and nowhere else, because it steps when somebody sets it.
+//! The time of day, which only this module reads, because it steps when it is set.
 //!
-//! Nothing expires by it. It seeds fences, so that they go on increasing after a store has
+//! No lease expires by it. It seeds fences, so that they go on increasing after a store has
 //! forgotten what it issued.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub fn unix_micros() -> u64 {
 }
 
 /// The smallest fence to issue now in a store without fail-over epochs: the microseconds since
-/// 2020-01-01 UTC, and above [`Fence::ZERO`] whatever the time of day.
+/// 2020-01-01 UTC, and above [`Fence::ZERO`] for every time of day.
 #[must_use]
 pub fn fence_floor() -> Fence {
     fence_floor_at(unix_micros())
@@ -31,9 +31,9 @@ pub fn fence_floor_at(unix_us: u64) -> Fence {
     Fence::new(0, sequence).unwrap_or(Fence::ZERO)
 }
 
-/// The [`fence_floor`] for those who know the time by another clock: the time of day is looked at every
-/// [10 ms](Self::LOOK_EVERY) at most, and follows that clock in between. A time of day that is set takes
-/// effect as much later.
+/// The [`fence_floor`] for callers that know the time by another clock. It looks at the time of day
+/// every [10 ms](Self::LOOK_EVERY) at most, and follows that clock in between. A change of the time
+/// of day takes effect with that delay.
 #[derive(Debug)]
 pub struct FenceFloor {
     looked_at_us: AtomicU64,
@@ -41,7 +41,7 @@ pub struct FenceFloor {
 }
 
 impl FenceFloor {
-    /// How often the time of day is looked at.
+    /// How often it looks at the time of day.
     pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 
     /// Looks at the time of day, when the other clock shows `now_us` microseconds.
@@ -52,12 +52,12 @@ impl FenceFloor {
         floor
     }
 
-    /// The smallest fence to issue when the other clock shows `now_us` microseconds. Threads that ask
-    /// beside each other go by the last look or by the one before.
+    /// The smallest fence to issue when the other clock shows `now_us` microseconds. Threads that
+    /// call at the same time use the last look or the one before.
     #[must_use]
     pub fn at(&self, now_us: u64) -> Fence {
         let since_us = now_us.wrapping_sub(self.looked_at_us.load(Ordering::Relaxed));
-        // One that went back wraps around.
+        // A clock that went back wraps around.
         if Duration::from_micros(since_us) >= Self::LOOK_EVERY {
             self.look(now_us);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A point on a [`Clock`], as the time since that clock's own origin, in nanoseconds. It ends 584 years
 /// after that.
 ///
-/// Moments of different clocks can't be compared; nothing in leasehold sends one to a server.
+/// Moments of different clocks can't be compared, so they stay in this process.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Moment {
     since_origin_ns: u64,
@@ -19,7 +19,7 @@ impl Moment {
         Self { since_origin_ns: nanoseconds(since_origin) }
     }
 
-    /// The moment so many nanoseconds after the clock's origin.
+    /// The moment this many nanoseconds after the clock's origin.
     #[must_use]
     pub const fn from_nanos(since_origin_ns: u64) -> Self {
         Self { since_origin_ns }
@@ -65,8 +65,8 @@ pub(crate) const fn nanoseconds(length: Duration) -> u64 {
 /// A clock that goes forward while the machine runs *and while it sleeps*.
 ///
 /// A holder's deadline is counted on such a clock (on Linux `CLOCK_BOOTTIME`): a guard must not
-/// look valid after a laptop was closed for an hour. `std::time::Instant` is no such clock.
-/// Implementations must be cheap, never block and never fail.
+/// look valid after a laptop was closed for an hour. `std::time::Instant` stands still then.
+/// Implementations must be cheap, and must not block or fail.
 pub trait Clock: Debug + Send + Sync + 'static {
     /// The present moment.
     fn now(&self) -> Moment;

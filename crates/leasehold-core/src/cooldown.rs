@@ -1,4 +1,4 @@
-//! The cooldown type: for how long a lock stays closed after a release.
+//! The cooldown type: for how long a lock can't be acquired after a grant or a release.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::length;
 
-/// For how long a lock stays closed after a grant or a release: up to 365 days, in whole microseconds.
+/// For how long a lock can't be acquired after a grant or a release: up to 365 days, in whole
+/// microseconds.
 ///
-/// It is checked where it is made, so that no release can be refused for its cool-down: every store
-/// takes every one. None is as good as [`NONE`](Self::NONE).
+/// It is checked where it is made, so that every store accepts every one, and no release is refused
+/// for its cooldown. [`NONE`](Self::NONE) is the same as none.
 ///
 /// ```
 /// use leasehold_core::Cooldown;
@@ -23,14 +24,14 @@ use crate::length;
 pub struct Cooldown(u64);
 
 impl Cooldown {
-    /// No cool-down: the lock is free at once.
+    /// No cooldown: the lock is free at once.
     pub const NONE: Self = Self(0);
-    /// The longest cool-down: 365 days.
+    /// The longest cooldown: 365 days.
     pub const MAX: Self = Self(365 * 24 * 60 * 60 * 1_000_000);
-    /// What lengths are taken, in words.
+    /// The range of lengths, in words.
     pub const RANGE: &'static str = "0 to 365 days";
 
-    /// Validates a length; what is below a microsecond is cut off.
+    /// Validates a length; fractions of a microsecond are cut off.
     ///
     /// # Errors
     ///
@@ -61,13 +62,13 @@ impl Cooldown {
         self.0
     }
 
-    /// For how long it closes a lock, if it does.
+    /// The length of the cooldown, if there is one.
     #[must_use]
     pub fn closes_for(self) -> Option<Duration> {
         (!self.is_none()).then(|| self.duration())
     }
 
-    /// Whether it closes nothing.
+    /// Whether there is no cooldown.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0

@@ -1,7 +1,7 @@
 //! Findings of an examination: facts about a store, judged by what they mean for a lock.
 //!
-//! A store looks at its surroundings ([`Store::examine`](crate::Store::examine)) and says what it
-//! saw; nothing here changes a setting. Findings are advice for people. They take part in no
+//! A store looks at its surroundings ([`Store::examine`](crate::Store::examine)) and reports what
+//! it found, without changing a setting. Findings are advice for people. They take part in no
 //! decision about a lease.
 
 use std::borrow::Cow;
@@ -17,9 +17,10 @@ use std::fmt;
 pub enum Severity {
     /// As it should be.
     Fine,
-    /// Worth knowing; nothing needs to be done.
+    /// Worth knowing; no action is needed.
     Note,
-    /// A lock can be lost, or held twice, by a fault that is likely to happen some day; or none is granted for a while.
+    /// A lock can be lost, or held twice, by a fault that is likely to happen some day; or no lock
+    /// is granted for a while.
     Warning,
     /// Locks don't work here, or are lost in ordinary operation.
     Problem,
@@ -36,7 +37,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that was looked at.
+/// One thing that was examined.
 ///
 /// The texts are for people, without secrets; words of a server in them are escaped for a
 /// terminal. The topic is for programs: it stays the same word.
@@ -52,14 +53,14 @@ pub struct Finding {
     pub found: Cow<'static, str>,
     /// What that means for a lock.
     pub means: Cow<'static, str>,
-    /// What to set or do, where something should be.
+    /// What to set or do, if something is wrong.
     pub advice: Option<Cow<'static, str>>,
-    /// Which store it is about, where the one that was examined consists of several.
+    /// Which store it is about, if the examined one consists of several.
     pub store: Option<Cow<'static, str>>,
 }
 
 impl Finding {
-    /// A finding that asks for nothing to be done.
+    /// A finding without advice.
     #[must_use]
     pub fn new(
         severity: Severity,
@@ -77,15 +78,15 @@ impl Finding {
         }
     }
 
-    /// The same with what to set or do.
+    /// Adds what to set or do.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// The same about one of several stores, unless it names one already: for stores that consist
-    /// of others and pass on what those find.
+    /// Names one of several stores, unless the finding names one already: for stores that consist
+    /// of others and pass on their findings.
     #[must_use]
     pub fn at_store(mut self, location: impl Into<Cow<'static, str>>) -> Self {
         if self.store.is_none() {
@@ -95,24 +96,24 @@ impl Finding {
     }
 }
 
-/// The topic of who a store is. Two that find the same of it are one store under two names.
+/// The topic of a store's identity. Two stores with the same finding are one store under two names.
 pub const IDENTITY: &str = "identity";
 
-/// The topic of what is found about a store's clock.
+/// The topic of a store's clock.
 pub const CLOCK: &str = "clock";
 
 /// The topic of what a restart leaves of a store's locks.
 pub const PERSISTENCE: &str = "persistence";
 
-/// The topic of how those who wait are woken.
+/// The topic of how waiters are woken.
 pub const WAKE: &str = "wake";
 
-/// Puts the worst findings first; those that matter as much stay in the order in which they came.
+/// Sorts the worst findings to the front; equal ones keep their order.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
 }
 
-/// The worst that was found; [`Severity::Fine`] when nothing was.
+/// The worst severity; [`Severity::Fine`] without findings.
 #[must_use]
 pub fn worst(findings: &[Finding]) -> Severity {
     findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Fine)

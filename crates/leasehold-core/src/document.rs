@@ -24,7 +24,7 @@ impl Serialize for Text {
     }
 }
 
-/// How somebody holds, in a document.
+/// The mode of a hold, in a document.
 struct ModeObject(Mode);
 
 impl Serialize for ModeObject {
@@ -47,7 +47,7 @@ impl Serialize for ModeObject {
     }
 }
 
-/// What a lock is in use as, in a document.
+/// The kind of a lock, in a document.
 struct KindObject<'a>(&'a LockInfo);
 
 impl Serialize for KindObject<'_> {

@@ -23,37 +23,38 @@ pub enum ErrorKind {
     Closed,
     /// A value given by the caller can't be used: a name, a ttl, a URL, a file.
     Config,
-    /// The name is in use with another kind of lock, another limit, or its line is full.
+    /// The name is in use with another kind of lock or another limit, or its queue is full.
     Conflict,
-    /// What is stored can't be read. Nothing was guessed and nothing was changed.
+    /// What is stored can't be read. The store guessed and changed nothing.
     Corrupt,
-    /// The store refuses this user: a wrong password, or a command that its rights lack.
+    /// The store refuses this user: a wrong password, or a command for which its rights don't
+    /// suffice.
     Denied,
-    /// Something that is not ours stands at the lock's name in the store.
+    /// The store has a value at the lock's name that is not leasehold's.
     Foreign,
-    /// The store has no room left: a full disk, a server at its memory limit, a process that may open no
-    /// more files for it.
+    /// The store is full: its disk, its server's memory limit, or the number of files that this
+    /// process may open.
     Full,
-    /// The lease had run out, but nobody has held the lock since: the ttl was too short.
+    /// The lease had expired, but no other holder has had the lock since: the ttl was too short.
     Late,
-    /// The lease was lost while it was needed, and somebody else may hold the lock.
+    /// The lease was lost while it was needed, and another holder may have the lock.
     Lost,
     /// Called in a way that can't work, such as blocking inside an async runtime.
     Misuse,
-    /// Not enough replicas had the grant in time, where the store was told to wait for them. It was
-    /// given back; the effect is [`Effect::Unknown`] when that is not sure.
+    /// Too few replicas confirmed the grant in time, with a store that waits for them. The client
+    /// returned it; the effect is [`Effect::Unknown`] when that is not sure.
     NotReplicated,
     /// The store answered something unexpected.
     Protocol,
-    /// Time ran out while waiting for the lock.
+    /// The wait for the lock timed out.
     Timeout,
-    /// The store could not be asked.
+    /// The store could not be reached.
     Unavailable,
-    /// The store or this build can't do what was asked.
+    /// The store or this build can't do this.
     Unsupported,
 }
 
-/// Whether an operation took effect on the store, as far as this client can know.
+/// Whether an operation took effect on the store, if this client can know.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no fourth truth")]
 pub enum Effect {
@@ -67,9 +68,9 @@ pub enum Effect {
 
 /// Why an operation failed.
 ///
-/// Cheap to clone and one word wide. [`Error::kind`] says what to branch on, [`Error::reason`] why, and
-/// [`Error::effect`] whether the operation may have happened all the same. The message names the key and the store
-/// (its host, never a password or a token) and says what to do; the cause is in
+/// Cheap to clone and one word wide. [`Error::kind`] says what to branch on, [`Error::reason`] why,
+/// and [`Error::effect`] whether the operation may have happened anyway. The message names the key
+/// and the store (its host, never a password or a token) and says what to do; the cause is in
 /// [`source`](StdError::source).
 #[derive(Clone)]
 pub struct Error {
@@ -98,7 +99,7 @@ struct Contention {
 }
 
 impl Error {
-    /// An error of this kind; its effect is [`Effect::NotApplied`] until said otherwise.
+    /// An error of this kind; its effect is [`Effect::NotApplied`] until it is set.
     #[must_use]
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -119,13 +120,13 @@ impl Error {
         }
     }
 
-    /// Says whether the operation took effect.
+    /// Sets whether the operation took effect.
     #[must_use]
     pub fn with_effect(self, effect: Effect) -> Self {
         self.change(|inner| inner.effect = effect)
     }
 
-    /// Says why it failed.
+    /// Sets why it failed.
     #[must_use]
     pub fn with_reason(self, reason: Reason) -> Self {
         self.change(|inner| inner.reason = Some(reason))
@@ -161,19 +162,19 @@ impl Error {
         self.change(|inner| inner.source = Some(Arc::new(source)))
     }
 
-    /// Says what went wrong at each node of a store that consists of several.
+    /// Adds the error of each node of a store that consists of several.
     #[must_use]
     pub fn at_nodes(self, nodes: Vec<Self>) -> Self {
         self.change(|inner| inner.nodes = nodes)
     }
 
-    /// Names the holder that stood in the way, and after how long it is worth trying again.
+    /// Names the holder that has the lock, and after how long it is worth trying again.
     #[must_use]
     pub fn held_by(self, holder: Option<HolderInfo>, retry_after: Option<Duration>) -> Self {
         self.change(|inner| inner.contention = Some(Contention { holder, retry_after }))
     }
 
-    /// Says after how long the store, which has answered, can do what was asked.
+    /// Sets after how long the store, which has answered, can serve the request.
     #[must_use]
     pub fn passes_in(self, retry_after: Duration) -> Self {
         self.change(|inner| inner.passes_in = Some(retry_after))
@@ -190,7 +191,7 @@ impl Error {
         self.inner.kind
     }
 
-    /// Why it went wrong, where that is known beyond the kind: what was said of this error, of all
+    /// Why it went wrong, if more than the kind is known: the reason of this error, of all
     /// [nodes](Self::nodes) that failed, or of its cause.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
@@ -219,7 +220,7 @@ impl Error {
         self.inner.effect
     }
 
-    /// The lock, where there was one.
+    /// The lock, if there was one.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         self.inner.key.as_ref()
@@ -231,7 +232,7 @@ impl Error {
         self.inner.store.as_deref()
     }
 
-    /// What went wrong at each node that failed, where the store consists of several.
+    /// The error of each node that failed, if the store consists of several.
     #[must_use]
     pub fn nodes(&self) -> &[Self] {
         &self.inner.nodes
@@ -244,28 +245,28 @@ impl Error {
     }
 
     /// For [`ErrorKind::Timeout`]: when the lock could come free at the earliest, as last seen. For
-    /// [`ErrorKind::Unavailable`]: when the store says that it can do what was asked, as a quorum
-    /// does whose nodes have just started, and such a server where replicas confirm grants.
+    /// [`ErrorKind::Unavailable`]: when the store can serve the request by its own words. A quorum
+    /// says this while its nodes warm up, and so does a server with `replicas=`.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let free = self.inner.contention.as_ref().and_then(|contention| contention.retry_after);
         free.or(self.inner.passes_in)
     }
 
-    /// Whether the lock was not to be had and nothing else is wrong: another holder has it, it is closed,
-    /// or enough callers wait for it. What a call that tries once answers with `None`, a wait answers
-    /// with such an error.
+    /// Whether the lock could not be acquired, and all else is in order: another holder has it, it
+    /// is cooling down, or enough callers wait for it. A call that tries once returns `None` in
+    /// this case, a wait returns such an error.
     #[must_use]
     pub fn is_not_obtained(&self) -> bool {
         match self.inner.kind {
             ErrorKind::Timeout => true,
-            // A full line, which is no other use of the name.
+            // A full queue is no other use of the name.
             ErrorKind::Conflict => self.inner.contention.is_some(),
             _ => false,
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without any change of setup.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(
@@ -278,9 +279,9 @@ impl Error {
     }
 
     /// Whether a wait for a lock goes on after this error, since it may pass meanwhile: the rule of
-    /// all stores. A store that is full takes no sign of life, so those who waited there would be
-    /// passed over or, worse, handed a lock that they can't ask about; and it is still there to be
-    /// told that they have gone.
+    /// all stores. A full store ends a wait, since it takes no heartbeats. It would skip the
+    /// waiters, or hand them a lock without an answer to their requests. It still records that they
+    /// leave.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.is_retryable() && self.inner.kind != ErrorKind::Full
@@ -349,7 +350,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Nobody reads nanoseconds.
+/// Nanoseconds are of no use to people.
 fn whole_ms(length: Duration) -> Duration {
     let ms = Duration::from_millis(u64::from(length.subsec_millis()));
     ms.saturating_add(Duration::from_secs(length.as_secs()))

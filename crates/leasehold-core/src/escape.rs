@@ -1,11 +1,11 @@
 //! Makes text from strangers safe to show.
 //!
-//! Names, owners and metadata come from other programs. Shown raw they could move a cursor, hide
-//! a line or reverse its letters (CWE-150), so everything that prints them goes through here.
+//! Names, owners and metadata come from other programs. Shown raw they could move a cursor, hide a
+//! line or reverse its letters (CWE-150), so all code that prints them goes through here.
 
 //!
-//! Text that stores put between marks of their own (a blank, a brace) has those marks as `%` and
-//! two digits: see [`percent_into`].
+//! Stores that separate texts by marks of their own (a blank, a brace) write these marks in a text
+//! as `%` and two digits: see [`percent_into`].
 
 use std::fmt::{self, Write as _};
 
@@ -65,7 +65,7 @@ impl fmt::Display for Terminal<'_> {
     }
 }
 
-/// Characters that are no control characters, yet change or hide what is around them.
+/// Characters, other than control characters, that change or hide what is around them.
 fn misleads(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
@@ -76,10 +76,11 @@ fn misleads(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Appends `text` to `out`, the ASCII bytes that are `special` as `%` and two hexadecimal digits.
+/// Appends `text` to `out`, with each ASCII byte that is `special` as `%` and two hexadecimal
+/// digits.
 ///
 /// Unlike in URLs (RFC 3986) all other characters stay as they are, so that people can read them.
-/// Only if `%` is special does [`from_percent`] give the text back.
+/// [`from_percent`] returns the original text only if `%` is special.
 ///
 /// ```
 /// use leasehold_core::escape::{from_percent, percent_into};

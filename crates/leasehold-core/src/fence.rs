@@ -8,11 +8,11 @@ use crate::fixed;
 
 /// A fencing token: larger for every later lease of the same name.
 ///
-/// Packed into 63 bits so that it fits a positive SQL `bigint`, and compared as that one number:
-/// the high 51 bits are a sequence number, the low 12 bits the fail-over epoch of the store (0
-/// where there is none). The sequence is at least the microseconds since 2020-01-01 UTC, so that
-/// fences go on growing after a store has lost its counters, and after its epochs begin again;
-/// 51 bits of them last until 2091. The epoch tells two grants of the same microsecond apart, one
+/// Packed into 63 bits so that it fits a positive SQL `bigint`, and compared as that one number.
+/// The high 51 bits are a sequence number, the low 12 bits the fail-over epoch of the store (0 if
+/// it has none). The sequence is at least the microseconds since 2020-01-01 UTC. So fences go on
+/// growing after a store has lost its counters, and after its epochs begin again. 51 bits of
+/// microseconds last until 2091. The epoch distinguishes two grants of the same microsecond, one
 /// before and one after a fail-over.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Fence(u64);
@@ -21,7 +21,7 @@ impl Fence {
     /// 2020-01-01T00:00:00Z in microseconds since the Unix epoch: where sequence numbers count
     /// from.
     pub const ORIGIN_UNIX_US: u64 = 1_577_836_800_000_000;
-    /// The largest epoch that fits; stores count a larger one as this.
+    /// The largest epoch that fits; stores count larger ones as this.
     pub const EPOCH_MAX: u64 = (1 << Self::EPOCH_BITS) - 1;
     /// The largest sequence number that fits.
     pub const SEQUENCE_MAX: u64 = (1 << Self::SEQUENCE_BITS) - 1;
@@ -60,7 +60,7 @@ impl Fence {
         Ok(Self(value))
     }
 
-    /// The packed value, to be stored and compared by the protected resource.
+    /// The packed value, for the protected resource to store and compare.
     #[must_use]
     pub const fn value(self) -> u64 {
         self.0
@@ -78,7 +78,7 @@ impl Fence {
         self.0 & Self::EPOCH_MAX
     }
 
-    /// The number that grows with every lease, whatever the epoch.
+    /// The number that grows with every lease, independent of the epoch.
     #[must_use]
     pub const fn sequence(self) -> u64 {
         self.0 >> Self::EPOCH_BITS
@@ -128,8 +128,8 @@ impl fmt::Display for Fence {
     }
 }
 
-/// The fences that one grant brought: the first is the lease's own, the rest are there to be
-/// handed on inside the holder's process without asking the store.
+/// The fences of one grant: the first is the lease's own, the rest are for hand-offs inside the
+/// holder's process, without a request to the store.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct FenceBlock {
@@ -138,13 +138,13 @@ pub struct FenceBlock {
 }
 
 impl FenceBlock {
-    /// `count` fences from `first` on; a count of zero is taken as one.
+    /// `count` fences from `first` on; a count of zero counts as one.
     #[must_use]
     pub const fn new(first: Fence, count: u32) -> Self {
         Self { first, count: if count == 0 { 1 } else { count } }
     }
 
-    /// The `count` fences that end with `last`; a count of zero is taken as one.
+    /// The `count` fences that end with `last`; a count of zero counts as one.
     #[must_use]
     pub const fn up_to(last: Fence, count: u32) -> Self {
         let sequence = last.sequence().saturating_sub(count.saturating_sub(1) as u64);

@@ -67,9 +67,9 @@ impl Key {
     }
 }
 
-/// What names a lock: text, which is validated, or a [`Key`], which has been already.
+/// A lock's name: text, which is validated, or a [`Key`], which has been already.
 ///
-/// Whatever makes a lock takes this, so that a name is validated once however often it is used.
+/// All that makes a lock takes this, so that a name is validated once and used often.
 pub trait IntoKey {
     /// The name.
     ///

@@ -16,7 +16,7 @@ macro_rules! label {
             /// The longest text, in bytes.
             pub const MAX_BYTES: usize = $max;
 
-            /// Takes the text as it is.
+            /// The text as it is.
             ///
             /// # Errors
             ///
@@ -33,7 +33,7 @@ macro_rules! label {
                 Ok(Self::of(text))
             }
 
-            /// An empty text is none, so that all that is equal is made alike.
+            /// Empty text is stored as `None`, so that equal labels have equal values.
             fn of(text: &str) -> Self {
                 Self((!text.is_empty()).then(|| text.into()))
             }
@@ -81,6 +81,6 @@ label! {
 }
 
 label! {
-    /// What a holder says about its hold, for people.
+    /// A holder's notes about its hold, for people.
     Metadata, "metadata", 1024
 }

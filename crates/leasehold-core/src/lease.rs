@@ -1,19 +1,20 @@
 //! Computes for how long a holder may believe in its lease; no other code does.
 //!
-//! The store starts a lease's timer after it received the request, so a holder that counts from
-//! the moment *before the request was sent* is always early, never late: no round-trip time needs
-//! to be known. What is left is the difference of clock rates and the store's rounding, which
-//! [`margin`] covers. The rules come from the Redis documentation's Redlock page ("MIN_VALIDITY")
-//! and from A. Davis, who shows that two machines can agree on a length of time given a margin
-//! for the drift of their clocks; where leasehold differs, it is stricter.
+//! The store starts a lease's timer after it received the request. So a holder that counts from the
+//! moment *before the request was sent* is on the safe side, for every round-trip time. What is
+//! left is the difference of clock rates and the store's rounding, which [`margin`] covers. The
+//! rules come from the Redis documentation's Redlock page ("MIN_VALIDITY"), and from A. Davis. He
+//! shows that two machines can agree on a length of time given a margin for the drift of their
+//! clocks. Where leasehold differs, it is stricter.
 
 use std::time::Duration;
 
 use crate::clock::{Moment, nanoseconds};
 use crate::ttl::Ttl;
 
-/// By how much a length by one clock may differ from the same by another: 1 % of it, for clocks that run at different
-/// speeds, and 2 ms for the store's rounding. A holder's deadline is earlier by that than the end of its lease in the store.
+/// By how much two clocks may differ about a length: 1 % of it, for clocks that run at different
+/// speeds, and 2 ms for the store's rounding. A holder's deadline is earlier by that than the end
+/// of its lease in the store.
 #[must_use]
 pub fn margin(length: Duration) -> Duration {
     #[cfg(leasehold_planted)]
@@ -27,7 +28,7 @@ pub fn margin(length: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "a holder must handle each of them")]
 pub enum LeaseStatus {
-    /// The lease holds, and nothing is overdue.
+    /// The lease holds, and no renewal is overdue.
     Held,
     /// The lease still holds, but a renewal failed or was not answered in time.
     AtRisk,
@@ -37,13 +38,13 @@ pub enum LeaseStatus {
 
 /// A holder's view of one lease: a pure state machine over its own clock.
 ///
-/// The lease counts as lost `grace` before its deadline, so that the holder has time
-/// to stop before the store may grant it to somebody else. Once lost it stays lost, whatever is
-/// answered later and wherever the clock goes.
+/// The lease counts as lost `grace` before its deadline, so that the holder has time to stop before
+/// the store may grant it to another holder. Once lost it stays lost, whatever is answered later
+/// and wherever the clock goes.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeaseState {
     ttl: Ttl,
-    /// The longest ttl so far, which the full grace was given for.
+    /// The longest ttl so far, for which the full grace was set.
     longest: Ttl,
     grace_ns: u64,
     full_grace_ns: u64,
@@ -54,10 +55,10 @@ pub struct LeaseState {
 }
 
 impl LeaseState {
-    /// The lease granted in answer to a request sent at `sent_at`, the answer being read at `now`.
+    /// The lease granted in answer to a request sent at `sent_at`, whose answer was read at `now`.
     ///
-    /// `None` when nothing useful is left of it: the answer came too late, or the ttl is no longer
-    /// than its margin and grace. Such a grant must be given back, never used.
+    /// `None` when no time to work is left: the answer was too late, or the ttl is used up by its
+    /// margin and grace. Such a grant must be returned, never used.
     #[must_use]
     pub fn granted(sent_at: Moment, ttl: Ttl, grace: Duration, now: Moment) -> Option<Self> {
         #[cfg(leasehold_planted)]
@@ -95,7 +96,7 @@ impl LeaseState {
         sent_at.saturating_add(ttl.duration()).saturating_sub(margin(ttl.duration()))
     }
 
-    /// The status at `now`. Asking can lose the lease: the first look at or after
+    /// The status at `now`. A look can lose the lease: the first one at or after
     /// [`LeaseState::lost_at`] makes the loss final.
     pub fn status(&mut self, now: Moment) -> LeaseStatus {
         self.latest = self.latest.max(now);
@@ -117,11 +118,11 @@ impl LeaseState {
         }
     }
 
-    /// Takes in a successful renewal for `ttl`, asked for at `sent_at` and answered by `now`.
+    /// Records a successful renewal for `ttl`, requested at `sent_at` and answered by `now`.
     ///
-    /// Returns whether the lease still holds. A renewal never moves the deadline back unless
-    /// `shorten` is set, and never brings a lost lease back. With a shorter ttl the grace shrinks
-    /// by the same share, so that shortening a lease is not losing it.
+    /// Returns whether the lease still holds. A renewal moves the deadline back only with
+    /// `shorten`. It never brings a lost lease back. With a shorter ttl the grace shrinks by the
+    /// same share, so that shortening a lease is not losing it.
     pub fn renewed(&mut self, sent_at: Moment, ttl: Ttl, shorten: bool, now: Moment) -> bool {
         #[cfg(leasehold_planted)]
         if crate::planted::is(crate::planted::Fault::RenewalRevives) {
@@ -142,8 +143,8 @@ impl LeaseState {
         self.status(now) != LeaseStatus::Lost
     }
 
-    /// A request is about to be sent, at `sent_at`, that may make the lease as short as `ttl`.
-    /// From here on the holder believes in no more than that, since the store may carry the
+    /// Records a request that is about to be sent, at `sent_at`, and may make the lease as short as
+    /// `ttl`. From here on the holder counts on no more than that, since the store may carry the
     /// request out and its answer get lost. The grace shrinks as with a renewal.
     pub fn may_shorten(&mut self, sent_at: Moment, ttl: Ttl) {
         let deadline = Self::deadline_of(sent_at, ttl);
@@ -153,9 +154,8 @@ impl LeaseState {
         }
     }
 
-    /// Takes in that the request announced by [`LeaseState::may_shorten`] was certainly not
-    /// carried out: deadline and grace are what they were `before`, unless the lease is lost
-    /// already.
+    /// Records that the request announced by [`LeaseState::may_shorten`] was certainly not carried
+    /// out. If the lease is still held, deadline and grace are what they were `before`.
     pub fn not_shortened(&mut self, before: &Self, now: Moment) {
         if self.status(now) != LeaseStatus::Lost {
             (self.deadline, self.grace_ns) = (before.deadline, before.grace_ns);
@@ -177,7 +177,7 @@ impl LeaseState {
         grace.mul_f64(ttl.duration().as_secs_f64() / self.longest.duration().as_secs_f64())
     }
 
-    /// Takes in a renewal that failed without a definite answer: the deadline stays.
+    /// Records a renewal that failed without a definite answer: the deadline stays.
     pub fn renewal_failed(&mut self) {
         #[cfg(leasehold_planted)]
         if crate::planted::is(crate::planted::Fault::FailedRenewalProlongs) {
@@ -186,7 +186,7 @@ impl LeaseState {
         self.at_risk = true;
     }
 
-    /// Takes in the store's word that the lease is not ours any more.
+    /// Records the store's answer that the holder has this lease no more.
     pub fn refuted(&mut self) {
         self.lost = true;
     }
@@ -203,7 +203,7 @@ impl LeaseState {
         Duration::from_nanos(self.grace_ns)
     }
 
-    /// From here on the store may grant the lock to somebody else.
+    /// From here on the store may grant the lock to another holder.
     #[must_use]
     pub const fn deadline(&self) -> Moment {
         self.deadline

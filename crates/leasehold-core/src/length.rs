@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Below this many of a unit people say it in that unit alone.
+/// Below this many of a unit people use that unit alone.
 const FEW: u128 = 100;
 
 /// From the largest down: how many nanoseconds, and the name.
@@ -17,7 +17,7 @@ const UNITS: [(u128, &str); 7] = [
     (1, "ns"),
 ];
 
-/// A length that somebody has chosen, as it would be typed.
+/// A length that a person has chosen, as it would be typed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -78,7 +78,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// As many of each unit as there are of it.
+/// As many of each unit as fit.
 fn in_units(whole: u128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut left = whole;
     for (unit, name) in UNITS {

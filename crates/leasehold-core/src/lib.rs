@@ -1,10 +1,13 @@
-//! The rules of leasehold's locks, and nothing that touches the world.
+//! The rules of leasehold's locks, without any I/O.
 //!
-//! This crate has no I/O, reads no clock and knows no runtime: every function that needs the time
-//! takes it as an argument. It holds the words ([`Key`], [`Token`], [`Fence`], [`Ttl`]), the
-//! arithmetic of a lease on its holder's clock ([`LeaseState`]), the retry strategies
-//! ([`retry`]), the lock table that says what each operation means ([`table`]), the [`Store`]
-//! trait that every back end implements, and what an examination of one finds ([`doctor`]).
+//! This crate is independent of clocks and runtimes: every function that needs the time takes it as
+//! an argument. It has these parts:
+//!
+//! - the words: [`Key`], [`Token`], [`Ttl`] and the fencing token ([`Fence`]);
+//! - the arithmetic of a lease on its holder's clock ([`LeaseState`]);
+//! - the retry strategies ([`retry`]);
+//! - the lock table, which defines each operation ([`table`]);
+//! - the [`Store`] trait for stores, and the findings of an examination of one ([`doctor`]).
 //!
 //! Users depend on the `leasehold` crate; implementors of stores depend on this one.
 

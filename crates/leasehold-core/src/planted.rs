@@ -1,6 +1,6 @@
 //! Planted faults: the simulation turns one on and has to find it.
 //!
-//! This exists under `--cfg leasehold_planted` alone, which nothing that is published is built with.
+//! This exists under `--cfg leasehold_planted` alone, and in no published build.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// All there are.
+            /// All faults.
             pub const ALL: &[Self] = &[$(Self::$fault,)+];
         }
     };
@@ -31,45 +31,45 @@ faults! {
     NoMargin,
     /// A release ends whatever lease there is.
     ReleaseWithoutToken,
-    /// A waiter that leaves stays in line.
+    /// A waiter that leaves stays in the queue.
     LeaveKeepsPlace,
-    /// A lease that is handed over counts from its message.
+    /// A lease that is handed over counts from its notification.
     HandOverFromArrival,
-    /// A renewal that the store refused is told as one that it did.
+    /// A refused renewal is reported as done.
     RefusedRenewalTold,
-    /// An acquisition that is dropped is not given up.
+    /// A dropped acquisition is not abandoned.
     DroppedNotGivenUp,
-    /// A lease goes to a waiter that gave no sign of life.
+    /// A lease goes to a waiter without heartbeats.
     DeadIsServed,
     /// A lease that is handed over has the fence of the last one.
     FenceRepeats,
-    /// An acquisition that is sent again finds itself in the way.
+    /// A repeated acquisition competes with its first copy.
     AskedTwiceIsBusy,
-    /// A lease counts though its answer came when it was over.
+    /// A lease counts though its answer came after its end.
     LateGrantCounts,
-    /// The end of a lease wakes nobody.
+    /// The end of a lease wakes no task.
     LossNotTold,
     /// A renewal that failed prolongs the lease.
     FailedRenewalProlongs,
     /// The store ends leases 50 ms early.
     StoreEndsEarly,
-    /// A waiter in line never asks again.
+    /// A waiter in the queue never sends a heartbeat.
     WaiterNeverAsks,
     /// The secret of an adopted lease is not spent.
     AdoptedTwice,
-    /// A shortening without an answer is taken for one that was not done.
+    /// An unanswered shortening counts as not done.
     ShorteningForgotten,
-    /// A lease that is offered to a contender which is not polled is kept for it.
+    /// A lease that is offered to an unpolled contender is kept for it.
     OfferStays,
-    /// A writer comes in beside readers.
+    /// A writer gets the lock together with readers.
     WriterBesideReaders,
     /// A semaphore gives one permit too many.
     PermitTooMany,
-    /// A reader becomes a writer beside other readers.
+    /// A reader becomes a writer together with other readers.
     UpgradeBesideReaders,
-    /// A newcomer gets a free lock before those in line.
+    /// A newcomer gets a free lock before the waiters.
     NewcomerPassesLine,
-    /// A grant closes no period.
+    /// A grant starts no cooldown.
     PeriodForgotten,
     /// The next contender of a process gets the last one's fence.
     LocalFenceRepeats,
@@ -81,15 +81,15 @@ faults! {
     YoungNodeCounts,
     /// A third of the nodes is enough.
     MinorityIsEnough,
-    /// A quorum tells the lowest of its nodes' fences.
+    /// A quorum reports the lowest of its nodes' fences.
     LowestFence,
-    /// What a quorum got in vain is not given up.
+    /// A quorum does not release what it got in vain.
     VainNotUndone,
     /// A store carries out a request after its time.
     LateIsCarriedOut,
 }
 
-/// Chooses one; none is chosen at first.
+/// Chooses one; at first there is none.
 pub fn choose(fault: Fault) {
     CHOSEN.store(fault as u32, Ordering::Relaxed);
 }

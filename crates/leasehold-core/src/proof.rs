@@ -1,9 +1,8 @@
-//! The answers that a client believes, and every way in which one could be untrue.
+//! The answers that a client takes as proofs, and every way in which one could be untrue.
 //!
-//! A client takes an answer of its store for proof in few cases; the rest are refusals, or say what
-//! is to be done next. The table here says what has to become of each proof under each doubt. A new
-//! answer does not compile before it has said what it proves, nor a new proof before it has its row;
-//! stores try every cell.
+//! Few answers of a store are proofs to its client; the rest are refusals, or say what to do next.
+//! The table here gives the fate of each proof under each doubt. A new answer compiles only with a
+//! statement of what it proves, and a new proof only with its row. Stores try every case.
 
 use crate::store::{Acquire, AcquireAll, Convert, Renew, Wake};
 
@@ -13,7 +12,7 @@ use crate::store::{Acquire, AcquireAll, Convert, Renew, Wake};
 pub enum Proof {
     /// A lease is held from now on.
     Granted,
-    /// A lease is held by an earlier request, or because the line handed it over.
+    /// A lease is held by an earlier request, or because the store handed it to the waiter.
     Already,
     /// Several leases are held, all of them.
     Set,
@@ -21,9 +20,9 @@ pub enum Proof {
     Converted,
     /// A lease runs on.
     Renewed,
-    /// A lease runs on, and somebody asks for the lock.
+    /// A lease runs on, and there is a release request.
     Asked,
-    /// A message says that the line handed a lease over.
+    /// A notification says that the store handed a lease to the waiter.
     Told,
 }
 
@@ -44,21 +43,21 @@ impl Proof {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "a test that tries them all must not miss one")]
 pub enum Doubt {
-    /// Replicas were to have it, and do not.
+    /// Replicas should have it, and do not.
     Unreplicated,
-    /// Replicas were to have it, and they can't be waited for.
+    /// Replicas should have it, and can't be waited for.
     Unconfirmable,
-    /// What carried it out was stopped half-way.
+    /// The script or transaction was stopped half-way.
     Aborted,
-    /// The answer comes after the time that the caller gave.
+    /// The answer comes after the caller's time limit.
     Late,
-    /// The store is behind: it was asked in an earlier fail-over epoch than it has seen.
+    /// The store is behind: the request names an earlier fail-over epoch than the store has seen.
     Outdated,
-    /// The server that was asked is not the one that has the lock.
+    /// The server with the lock is another one.
     Elsewhere,
     /// The server was restarted without its data.
     Forgotten,
-    /// The server that was asked is a replica.
+    /// The server is a replica.
     Replica,
     /// The store's clock was set back.
     ClockSetBack,
@@ -79,22 +78,22 @@ impl Doubt {
     ];
 }
 
-/// What becomes of a proof under a doubt.
+/// What a proof becomes under a doubt.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[expect(clippy::exhaustive_enums, reason = "a test that tries them all must not miss one")]
 pub enum Standing {
-    /// It is true all the same.
+    /// It is still true.
     True,
-    /// The caller gets an error in its place. What may have been done is not called undone.
+    /// The caller gets an error instead. What may have been done is not called undone.
     Withdrawn,
-    /// The store answers that nothing of the kind is held.
+    /// The store answers that no such lease is held.
     Denied,
-    /// It does not come, or as a reason to ask only.
+    /// It does not come, or only as a reason to send a request.
     Unsaid,
 }
 
 impl Proof {
-    /// What has to become of this proof under this doubt.
+    /// What this proof must become under this doubt.
     #[must_use]
     pub const fn under(self, doubt: Doubt) -> Standing {
         use Doubt::{
@@ -102,17 +101,17 @@ impl Proof {
             Unreplicated,
         };
         match (self, doubt) {
-            // A lease that was issued later in real time has the larger fence all the same, and a
-            // clock that went back ends no lease before its time.
+            // A lease that was issued later in real time still has the larger fence, and a clock
+            // that went back ends no lease early.
             (_, Outdated | ClockSetBack) => Standing::True,
-            // Nothing is told to be granted where a message can't say that replicas have it; a
-            // script that is stopped, late or sent elsewhere tells nobody anything that is not in
-            // the record.
+            // A notification is sent only for what the record has. It is not sent if replicas have
+            // to confirm the lease first, nor by a script that is stopped, delayed or sent to
+            // another server.
             (
                 Self::Told,
                 Unreplicated | Unconfirmable | Aborted | Late | Elsewhere | Forgotten | Replica,
             ) => Standing::Unsaid,
-            // What was forgotten is not renewed.
+            // A forgotten lease is not renewed.
             (Self::Renewed | Self::Asked, Forgotten) => Standing::Denied,
             (
                 Self::Granted | Self::Already | Self::Set | Self::Converted,
@@ -127,7 +126,7 @@ impl Proof {
 }
 
 impl Acquire {
-    /// What it proves, if it gives a lease.
+    /// What it proves, if it grants a lease.
     #[must_use]
     pub const fn proves(&self) -> Option<Proof> {
         match self {
@@ -139,7 +138,7 @@ impl Acquire {
 }
 
 impl AcquireAll {
-    /// What it proves, if it gives leases.
+    /// What it proves, if it grants leases.
     #[must_use]
     pub const fn proves(&self) -> Option<Proof> {
         match self {
@@ -150,7 +149,7 @@ impl AcquireAll {
 }
 
 impl Convert {
-    /// What it proves, if the lease is held in the mode asked for.
+    /// What it proves, if the lease is held in the requested mode.
     #[must_use]
     pub const fn proves(&self) -> Option<Proof> {
         match self {
@@ -173,7 +172,7 @@ impl Renew {
 }
 
 impl Wake {
-    /// What it proves, if it says that a lease was handed over.
+    /// What it proves, if a lease was handed to a waiter.
     #[must_use]
     pub const fn proves(&self) -> Option<Proof> {
         match self {

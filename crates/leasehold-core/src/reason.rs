@@ -4,8 +4,8 @@ use std::io;
 
 /// Why an operation failed, for branching where [`ErrorKind`](crate::ErrorKind) leaves it open.
 ///
-/// It is set where the error is made. Texts of errors may change in any version; these values and their
-/// [names](Reason::name) do not.
+/// It is set where the error is made. Texts of errors may change in any version; these values and
+/// their [names](Reason::name) do not.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -29,13 +29,13 @@ pub enum Reason {
     MissingRight,
     /// No answer came in time.
     NoAnswer,
-    /// The server asks for a password, and none was given.
+    /// The server wants a password, and none was set.
     NoPassword,
     /// The server is not the primary.
     NotPrimary,
     /// This process, or the machine, can open no more files.
     OpenFiles,
-    /// The semaphore has another limit than the one that was asked for.
+    /// The semaphore has another limit than the requested one.
     OtherLimit,
     /// The lock is stored in a version of the format that this program does not read.
     OtherVersion,
@@ -43,21 +43,21 @@ pub enum Reason {
     ProcessMemory,
     /// Fewer replicas than demanded confirmed the grant in time.
     ReplicasMissing,
-    /// A sentinel asks for a password, or refuses the one that was given.
+    /// A sentinel wants a password, or refuses the one that was set.
     SentinelPassword,
     /// The server takes no more clients.
     ServerFull,
     /// The store has reached a limit of its own size.
     StoreFull,
-    /// What the store's URL says, or a file that it names, does not fit the server that is there.
+    /// The store's URL, or a file that it names, does not fit the server.
     StoreSettings,
     /// This process can start no more threads.
     Threads,
-    /// The store was started not long ago, and may have forgotten leases. It grants none yet.
+    /// The store is warming up after its start, and may have forgotten leases. It grants none yet.
     TooYoung,
     /// No connection could be made.
     Unreachable,
-    /// The wait ended while the store did not answer.
+    /// The wait timed out while the store did not answer.
     WaitOver,
     /// The server refuses the user name or the password.
     WrongPassword,
@@ -97,7 +97,7 @@ impl Reason {
         }
     }
 
-    /// What a refusal of the operating system means, where it means one thing wherever it comes from.
+    /// What an error of the operating system means, if it means the same everywhere.
     #[must_use]
     pub fn of_system(error: &io::Error) -> Option<Self> {
         match error.kind() {
@@ -115,9 +115,9 @@ impl Reason {
     }
 }
 
-/// Of the machine's table of open files, on every Unix.
+/// The machine's table of open files is full, on every Unix.
 const ENFILE: i32 = 23;
-/// Of the process's.
+/// The process's table of open files is full.
 const EMFILE: i32 = 24;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Retry strategies: when to try again.
 //!
 //! A strategy answers one question, "how long to pause before the next try, or stop?", from the
-//! number of tries made so far. It keeps no state, so one value serves any number of calls at
-//! once. Write your own by implementing [`RetryStrategy`].
+//! number of tries made so far. It keeps no state, so one value serves any number of calls at once.
+//! Write your own by implementing [`RetryStrategy`].
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest pause between two tries; shorter answers are raised to it, so that no strategy
-/// can turn into a busy loop against a server.
+/// The shortest pause between two tries. Shorter answers are raised to it, so that no strategy
+/// becomes a busy loop against a server.
 pub const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// Says when to try again.
@@ -25,8 +25,9 @@ pub trait RetryStrategy: Debug + Send + Sync + 'static {
         Limit { strategy: self, tries }
     }
 
-    /// Each pause made longer or shorter by a random share of at most `share` of it
-    /// (0.0 to 1.0; out of range is clamped), so that many waiters don't ask in step.
+    /// Makes each pause longer or shorter by a random share, so that many waiters don't try at the
+    /// same moments. The share is at most `share` of the pause (0.0 to 1.0; other values are
+    /// clamped).
     fn jitter(self, share: f64) -> Jitter<Self>
     where
         Self: Sized,
@@ -129,7 +130,7 @@ impl<S: RetryStrategy> RetryStrategy for Jitter<S> {
     }
 }
 
-/// What can be made of a strategy, for callers that have not imported the trait.
+/// The methods of a strategy, for callers that have not imported the trait.
 macro_rules! inherent {
     ($($strategy:ident $(<$of:ident>)?)*) => { $(
         impl$(<$of: RetryStrategy>)? $strategy$(<$of>)? {

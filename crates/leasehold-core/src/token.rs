@@ -7,8 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// The secret of one acquisition: 128 bits from the operating system.
 ///
 /// Knowing a token is enough to renew and release its lease, so `Debug` shows only a short
-/// fingerprint and there is no `Display`. A new one is made for every acquisition and never used
-/// again; all retries of one acquisition share it, which makes them idempotent.
+/// fingerprint and there is no `Display`. Each acquisition has a new one; all its retries share it,
+/// which makes them idempotent.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Token([u8; 16]);
@@ -59,7 +59,8 @@ impl Token {
         String::from_utf8_lossy(&hex(self.0)).into_owned()
     }
 
-    /// A number that tells tokens apart and gives nothing away (FNV-1a of the token, folded to 32 bits).
+    /// A number that distinguishes tokens and reveals nothing of them (FNV-1a of the token, folded
+    /// to 32 bits).
     #[must_use]
     pub fn mark(&self) -> u32 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -8,7 +8,7 @@ use crate::length;
 
 /// The length of a lease: 10 ms to 30 days, in whole milliseconds.
 ///
-/// A shorter lease would be over before its holder could do anything or renew it: its margin alone
+/// A shorter lease would expire before its holder could do anything or renew it: its margin alone
 /// is 2 ms.
 ///
 /// This is the only place where a `Duration` becomes a number of milliseconds.
@@ -21,11 +21,11 @@ impl Ttl {
     pub const MIN: Self = Self(10);
     /// The longest lease: 30 days.
     pub const MAX: Self = Self(30 * 24 * 60 * 60 * 1000);
-    /// What lengths are taken, in words.
+    /// The range of lengths, in words.
     pub const RANGE: &'static str = "10 ms to 30 days";
 
-    /// Validates a length; what is below a millisecond is cut off, which can only end a lease
-    /// early on the holder's side.
+    /// Validates a length; fractions of a millisecond are cut off, which can only end a lease early
+    /// on the holder's side.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Ttl {
         Duration::from_millis(self.0 as u64)
     }
 
-    /// One of so many equal parts of the length; the whole for 0 parts.
+    /// One of this many equal parts of the length; the whole for 0 parts.
     #[must_use]
     pub fn part(self, parts: u32) -> Duration {
         let whole = self.duration();

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `axum` | a web service whose requests for one thing are served one after the other, by a layer and by an attribute |
 //! | `scheduler` | jobs that run once in each period, on whichever host is first |
-//! | `shutdown` | a worker that gives everything back when it is told to end |
-//! | `sqlx` | an `UPDATE` that a late holder of the lock can't make |
+//! | `shutdown` | a worker that releases everything when it has to end |
+//! | `sqlx` | an `UPDATE` that a stale holder of the lock can't make |
 //!
 //! The smaller examples, one for each kind of lock, are in the folder `examples` of the crate `leasehold`.

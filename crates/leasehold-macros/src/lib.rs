@@ -7,8 +7,8 @@ mod locked;
 /// Runs a function under a lock.
 ///
 /// Each call takes the mutex of that name, runs the body under it, and releases it, as
-/// `leasehold::Mutex::run` does: the lease is renewed meanwhile, and when it is lost the body is
-/// dropped where it stands, before the store could grant the lock to somebody else.
+/// `leasehold::Mutex::run` does. The lease is renewed meanwhile. When it is lost the body is
+/// dropped where it stands, before the store can grant the lock to another holder.
 ///
 /// ```
 /// use leasehold::{Client, Result};
@@ -50,7 +50,7 @@ mod locked;
 ///     #[leasehold::locked("account/{}", account.to_lowercase(), client = self.locks,
 ///                         within = Duration::ZERO, lease = lease)]
 ///     async fn book(&mut self, account: &str) -> Result<u64, Error> {
-///         // For the resource, which refuses a late holder by it.
+/// // For the resource, which refuses a stale holder by it.
 ///         Ok(lease.fence()?.value())
 ///     }
 /// }
@@ -68,9 +68,9 @@ mod locked;
 ///
 /// # The function
 ///
-/// It is `async` and its client a `leasehold::Client`, or it is not and its client a
-/// `leasehold::blocking::Client` (with the feature `blocking`); the body of the latter is not cut short,
-/// since nothing can stop a thread.
+/// It is `async` and its client a `leasehold::Client`. Or it is not, and its client is a
+/// `leasehold::blocking::Client` (with the feature `blocking`). The body of the latter runs on
+/// after a loss, since a thread can't be stopped from outside.
 ///
 /// It returns a `Result` whose error can be made of a `leasehold::Error`, and has no `impl Trait` in it.
 /// Write the attribute on the function itself, below others that change it.
@@ -84,8 +84,9 @@ mod locked;
 ///
 /// # Errors
 ///
-/// Those of `Mutex::run`, through `From`. An error that the body has returned comes first. A body that
-/// came to its end with `Ok` and did not have the lock until then is an error as well (`Lost` or `Late`).
+/// The errors of `Mutex::run`, through `From`. An error that the body has returned comes first. If
+/// the body came to its end with `Ok` and did not have the lock until then, that is an error as
+/// well (`Lost` or `Late`).
 ///
 /// # Time
 ///
@@ -93,7 +94,7 @@ mod locked;
 ///
 /// # Cancel safety
 ///
-/// As of `Mutex::run`: the body is dropped, and the lease given up in the background.
+/// As of `Mutex::run`: the body is dropped, and the lease released in the background.
 #[proc_macro_attribute]
 pub fn locked(arguments: TokenStream, function: TokenStream) -> TokenStream {
     locked::expand(arguments.into(), function.into()).unwrap_or_else(locked::refused).into()

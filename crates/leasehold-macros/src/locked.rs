@@ -6,10 +6,10 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
 use syn::{Error, Expr, Ident, ItemFn, LitStr, Result, ReturnType, Token};
 
-/// What stands in the attribute's brackets.
+/// The attribute's arguments.
 struct Arguments {
     name: LitStr,
-    /// What follows the name, as for `format!`.
+    /// The arguments after the name, as for `format!`.
     rest: Vec<TokenStream>,
     client: Option<Expr>,
     within: Option<Expr>,
@@ -109,7 +109,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<To
     } else {
         quote!(move |#lease: &::leasehold::blocking::HeldLease| -> #output #block)
     };
-    // The type of what it returns is told by the function's own, so that errors are shown there.
+    // The type of the output is inferred from the function's own, so that errors are shown there.
     let ran = quote_spanned! {output.span()=>
         ::leasehold::locked::verdict(__leasehold_guard.run(#body)#awaited)
     };

@@ -15,12 +15,12 @@ use crate::key::Key;
 pub enum Acquire {
     /// The lease is granted.
     Granted(Granted),
-    /// This token holds the lease already: by an earlier request whose answer was lost, or
-    /// because it was handed the lease while waiting. The lease runs for the ttl from now.
+    /// This token holds the lease already: by an earlier request whose answer was lost, or because
+    /// the store handed it the lease while it waited. The lease runs for the ttl from now.
     Already(Already),
-    /// In line.
+    /// In the queue.
     Waiting(Waiting),
-    /// Not free, and not asked to wait.
+    /// Busy, for a request that does not queue.
     Busy(Busy),
     /// The lock can't be used like this.
     Refused(Refusal),
@@ -72,12 +72,12 @@ impl Already {
     }
 }
 
-/// A place in line.
+/// A position in the queue.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// How many are before, at most: a store may count places that were given up. 0 is the head,
-    /// for sure, which should try again after `retry_after`.
+    /// How many are before it, at most: a store may count abandoned positions. 0 is certainly the
+    /// head, which should try again after `retry_after`.
     pub position: u32,
     /// To be sent with every heartbeat.
     pub place: Place,
@@ -88,7 +88,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A place in line.
+    /// A position in the queue.
     #[must_use]
     pub fn new(
         position: u32,
@@ -100,14 +100,14 @@ impl Waiting {
     }
 }
 
-/// What stands in the way.
+/// Why the lock can't be acquired now.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Busy {
     /// When the lock could come free at the earliest unless it is renewed; zero if it may be free
     /// at any moment.
     pub retry_after: Duration,
-    /// The holder, or one of them; `None` while it is closed after a release, or contended.
+    /// The holder, or one of them; `None` while the lock is cooling down, or contended.
     pub holder: Option<Box<HolderInfo>>,
 }
 
@@ -118,38 +118,38 @@ impl Busy {
         Self { retry_after, holder: holder.map(Box::new) }
     }
 
-    /// Several contend for it, and none of them has got it yet.
+    /// Several contend for it, and it has no holder yet.
     ///
-    /// A store that [undoes](crate::Capability::undoes) says this after a split: each contender got a part,
-    /// and what this one got is being given up. Its token is at its end. Whoever asks again does so with a new
+    /// A store that [undoes](crate::Capability::undoes) says this after a split: each contender got
+    /// a part, and this one's part is being released. Its token has ended. The next try has a new
     /// one, after a pause of random length.
     #[must_use]
     pub const fn contended() -> Self {
         Self { retry_after: Duration::ZERO, holder: None }
     }
 
-    /// Whether nobody holds it, and nothing keeps it closed: several contend for it.
+    /// Whether several contend for a lock that has no holder.
     #[must_use]
     pub const fn is_contended(&self) -> bool {
         self.holder.is_none() && self.retry_after.is_zero()
     }
 }
 
-/// Why a lock can't be used as asked.
+/// Why a lock can't be used like this.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The name is in use as something else, or with another limit.
+    /// The name is in use as another kind, or with another limit.
     WrongKind {
-        /// What it is in use as.
+        /// The kind in use.
         stored: Kind,
     },
-    /// More permits were asked for than there are.
+    /// The request wants more permits than there are.
     TooManyPermits {
         /// All there are.
         limit: NonZeroU32,
     },
-    /// The line is full.
+    /// The queue is full.
     QueueFull {
         /// How many are waiting.
         waiters: u32,
@@ -162,18 +162,18 @@ pub enum Refusal {
 pub enum AcquireAll {
     /// All leases are held; their fences, in the order of the requests.
     Granted(Vec<FenceBlock>),
-    /// One of them is not to be had, and none was taken.
+    /// One of them is busy, and none was taken.
     Blocked {
-        /// Which, by its place among the requests.
+        /// Which one, by its index among the requests.
         index: usize,
-        /// What stands in its way: [`Acquire::Busy`] or [`Acquire::Refused`].
+        /// Why: [`Acquire::Busy`] or [`Acquire::Refused`].
         answer: Acquire,
     },
 }
 
 impl AcquireAll {
-    /// Passes when the requests can be carried out in one step: they name different locks, and
-    /// none asks for a place in line.
+    /// Succeeds if the requests can be carried out in one step: they name different locks and don't
+    /// queue.
     ///
     /// # Errors
     ///
@@ -198,11 +198,11 @@ impl AcquireAll {
 pub enum Renew {
     /// It runs on.
     Renewed,
-    /// It runs on, and somebody asks its holder to let go.
+    /// It runs on, and there is a release request for its holder.
     Asked,
-    /// It had run out, and nobody has held the lock since. It stays ended.
+    /// It had expired, and no other holder has had the lock since. It stays ended.
     Late,
-    /// It is not this token's any more.
+    /// This token has it no more.
     NotHeld,
 }
 
@@ -210,18 +210,18 @@ pub enum Renew {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Release {
-    /// The lease ended by this token's release, or by an earlier one of it.
+    /// The lease ended by this release, or by an earlier one of the same token.
     Released,
     /// Some of its holds remain.
     StillHeld {
         /// How many.
         holds: u32,
     },
-    /// It had run out before, and nobody has held the lock since. An exclusive lease that its holder releases
-    /// [in time](super::ReleaseRequest::in_time) is released instead, unless the store has seen it run out
-    /// before.
+    /// It had expired before, and no other holder has had the lock since. An exclusive lease that
+    /// its holder releases [in time](super::ReleaseRequest::in_time) is released instead, unless
+    /// the store has seen it expire before.
     Late,
-    /// It was not this token's any more.
+    /// This token had it no more.
     NotHeld,
 }
 
@@ -229,11 +229,11 @@ pub enum Release {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Leave {
-    /// It was waiting, and has left the line.
+    /// It was waiting, and has left the queue.
     Left,
     /// It held the lease, which is passed on or free now.
     Released,
-    /// It had nothing.
+    /// It had no lease or position.
     NotHeld,
 }
 
@@ -241,20 +241,20 @@ pub enum Leave {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Convert {
-    /// The lease is held in the mode asked for, now or since an earlier request whose answer was
+    /// The lease is held in the requested mode, now or since an earlier request whose answer was
     /// lost.
     Converted(Converted),
-    /// Others stand in the way; the lease is held as before. An upgrade is never kept waiting:
-    /// two readers that waited for each other to leave would wait for ever.
+    /// Others hold the lock too; the lease is held as before. An upgrade never waits: two readers
+    /// would wait for each other for ever.
     Busy {
         /// How many others share the lock, or the permits that others hold.
         others: u32,
     },
     /// The lock can't be held like this; the lease is held as before.
     Refused(Refusal),
-    /// The lease had run out, and nobody has held the lock since.
+    /// The lease had expired, and no other holder has had the lock since.
     Late,
-    /// It is not this token's any more.
+    /// This token has it no more.
     NotHeld,
 }
 
@@ -262,8 +262,7 @@ pub enum Convert {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Converted {
-    /// Its fences: new ones after an upgrade, above those of every reader before; else the same
-    /// as they were.
+    /// Its fences: new ones after an upgrade, above all earlier readers' fences; else unchanged.
     pub fences: FenceBlock,
 }
 
@@ -280,14 +279,14 @@ impl Converted {
 #[non_exhaustive]
 pub enum SetLimit {
     /// The limit is set. Permits already held stay held, also above a lower limit; waiters that
-    /// want more than a lower limit have lost their place.
+    /// want more than a lower limit have lost their position.
     Set {
-        /// What it was.
+        /// The limit before.
         before: NonZeroU32,
     },
-    /// The name is not in use, so there is no limit to change: its next user sets it.
+    /// The name is not in use, so its next user sets the limit.
     NotInUse,
-    /// The name is in use as something else.
+    /// The name is in use as another kind.
     Refused(Refusal),
 }
 
@@ -295,12 +294,13 @@ pub enum SetLimit {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Ask {
-    /// Noted for so many holders, which learn of it with the answer to their next renewal.
+    /// The release request is recorded for this many holders, which learn of it with the answer to
+    /// their next renewal.
     Asked {
         /// How many.
         holders: u32,
     },
-    /// Nobody holds the lock, or nobody under that fence.
+    /// The lock has no holder, or none with that fence.
     NotHeld,
 }
 
@@ -315,7 +315,7 @@ pub enum ForceRelease {
         /// The first fences of its holders.
         fences: Vec<Fence>,
     },
-    /// Nobody holds it.
+    /// The lock is not held.
     NotHeld,
 }
 
@@ -341,13 +341,13 @@ impl fmt::Display for ForceRelease {
 pub struct Listing {
     /// The locks in use that could be read, ordered by name.
     pub locks: Vec<LockInfo>,
-    /// Why each of the others could not be, ordered by name: any of them may be in use. An error
-    /// names its lock in [`Error::key`], unless the name can't be read either.
+    /// Why each of the others could not be read, ordered by name: any of them may be in use. An
+    /// error names its lock in [`Error::key`] if its name can be read.
     pub unreadable: Vec<Error>,
 }
 
 impl Listing {
-    /// The locks that could be read, and why others could not, each in any order.
+    /// The locks that could be read, and the errors of the others, each in any order.
     #[must_use]
     pub fn new(mut locks: Vec<LockInfo>, mut unreadable: Vec<Error>) -> Self {
         locks.sort_by(|a, b| a.key.cmp(&b.key));

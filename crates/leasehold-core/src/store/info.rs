@@ -13,24 +13,25 @@ use crate::label::{Metadata, OwnerName};
 pub struct LockInfo {
     /// Its name.
     pub key: Key,
-    /// What it is in use as.
+    /// Its kind.
     pub kind: Kind,
     /// Its holders, in the order of their grants.
     pub holders: Vec<HolderInfo>,
-    /// Its waiters, first in line first.
+    /// Its waiters, in the order of the queue.
     pub waiters: Vec<WaiterInfo>,
-    /// How long it stays closed after a release with a cool-down.
+    /// How long its cooldown still lasts.
     pub closed_for: Option<Duration>,
-    /// The last fence of all that were issued or reserved for the name: the end of the block of its
-    /// last grant, which nobody need have had.
+    /// The last fence that was issued or reserved for the name: the end of the block of its last
+    /// grant, which need not have had a holder.
     pub last_fence: Fence,
-    /// By how much the store's clock was set back since the lock came into use, as far as its operations noticed. The
-    /// lock goes on by its own time: no lease has more left than its length. Zero where that clock is never set.
+    /// By how much the store's clock was set back since the lock came into use, if its operations
+    /// noticed. The lock goes on by its own time: no lease has more left than its length. Zero for
+    /// a clock that is never set.
     pub clock_set_back: Duration,
 }
 
 impl LockInfo {
-    /// A lock that nobody holds or waits for.
+    /// A lock without holders and waiters.
     #[must_use]
     pub const fn new(key: Key, kind: Kind, last_fence: Fence) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl LockInfo {
         })
     }
 
-    /// How many permits nobody holds; more may be held than there are, once the limit was lowered.
+    /// How many permits are free: none if more are held than a lowered limit allows.
     #[must_use]
     pub fn permits_free(&self) -> u32 {
         match self.kind {
@@ -75,7 +76,7 @@ impl LockInfo {
 pub struct HolderInfo {
     /// Its owner.
     pub owner: OwnerName,
-    /// What its owner notes about it.
+    /// Its owner's notes.
     pub metadata: Metadata,
     /// The mode of the hold.
     pub mode: Mode,
@@ -87,21 +88,21 @@ pub struct HolderInfo {
     pub held_for: Duration,
     /// How long the lease runs on unless it is renewed. Never used for decisions.
     pub remaining: Duration,
-    /// The owner that asked it last to let go.
+    /// The owner of the last release request.
     pub asked_by: Option<OwnerName>,
-    /// The [mark](crate::Token::mark) of its token, which tells it from others of the same name; 0 where
-    /// that is not told.
+    /// The [mark](crate::Token::mark) of its token, which distinguishes it from others of the same
+    /// name; 0 if it is not known.
     pub mark: u32,
 }
 
 impl HolderInfo {
-    /// Whether the lease is one of another library's, of which neither a fence nor its begin is known.
+    /// Whether the lease belongs to another library, so that its fence and its start are unknown.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.fence == Fence::ZERO
     }
 
-    /// A holder that says nothing about itself; set the other fields after.
+    /// A holder without further facts; set the other fields after.
     #[must_use]
     pub fn new(mode: Mode, fence: Fence, held_for: Duration, remaining: Duration) -> Self {
         Self {
@@ -124,7 +125,7 @@ impl HolderInfo {
 pub struct WaiterInfo {
     /// Its owner.
     pub owner: OwnerName,
-    /// What its owner notes about it.
+    /// Its owner's notes.
     pub metadata: Metadata,
     /// The mode that it waits for.
     pub mode: Mode,
@@ -132,13 +133,13 @@ pub struct WaiterInfo {
     pub waited: Duration,
     /// How many more contenders of its process wait behind it, as of its last heartbeat.
     pub behind: u32,
-    /// The [mark](crate::Token::mark) of its token, which tells it from others of the same name; 0 where
-    /// that is not told.
+    /// The [mark](crate::Token::mark) of its token, which distinguishes it from others of the same
+    /// name; 0 if it is not known.
     pub mark: u32,
 }
 
 impl WaiterInfo {
-    /// A waiter that says nothing about itself; set the other fields after.
+    /// A waiter without further facts; set the other fields after.
     #[must_use]
     pub fn new(mode: Mode, waited: Duration) -> Self {
         let (owner, metadata) = (OwnerName::default(), Metadata::default());

@@ -18,8 +18,8 @@ use crate::token::{ClientId, Token};
 /// A store that stands before another, or in the place of one, and treats all calls alike: it
 /// counts them, names them, loses them. Every layer is a [`Store`].
 ///
-/// A layer sees each call in one function, so a method that `Store` gets later passes through it
-/// as well. One that changes some requests and not others implements `Store` itself.
+/// A layer sees each call in one function, so a method that `Store` gets later passes through it as
+/// well. A store that changes only some requests implements `Store` itself.
 pub trait StoreLayer: Debug + Send + Sync + 'static {
     /// Carries a call out, as [`Call::send`] does at another store, or answers it with an
     /// [error](Call::fail).
@@ -29,7 +29,7 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, C::Answer>;
 
-    /// What a client listens to, where its channel was opened by this.
+    /// Wraps the channel that a client opened through this layer.
     fn listener(&self, inner: Box<dyn Listener>) -> Box<dyn Listener> {
         inner
     }
@@ -41,8 +41,8 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
     /// See [`Store::log`].
     fn log(&self) -> Option<Arc<dyn LockLog>>;
 
-    /// See [`Store::token`]. Where requests go is the layer's affair, so their tokens have to do for any
-    /// store; the default makes them by [`Token::generate`]. A simulation draws them from its seed.
+    /// See [`Store::token`]. A layer decides where requests go, so their tokens have to suit any
+    /// store; the default is [`Token::generate`]. A simulation draws them from its seed.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
     fn location(&self) -> String;
 }
 
-/// A call of a [`Store`]: a request, and what it can be answered.
+/// A call of a [`Store`]: a request, with the type of its answer.
 pub trait Call: ToOwned<Owned: Send + Sync + 'static> + Send + Sync + 'static {
     /// What the method returns.
     type Answer: Send + 'static;
@@ -69,10 +69,10 @@ pub trait Call: ToOwned<Owned: Send + Sync + 'static> + Send + Sync + 'static {
     /// Makes the call.
     fn send<'a>(&'a self, store: &'a dyn Store, within: Duration) -> BoxFuture<'a, Self::Answer>;
 
-    /// The answer when it fails like this, as a whole.
+    /// The answer when the whole call fails with this error.
     fn fail(&self, error: Error) -> Self::Answer;
 
-    /// The locks that it names, and the tokens by which it does.
+    /// The locks that it names, each with its token.
     fn targets(&self) -> Vec<(&Key, Option<&Token>)>;
 }
 
@@ -113,13 +113,13 @@ pub enum Method {
 }
 
 impl Method {
-    /// Whether it gives something back, which a store does however late it is asked to.
+    /// Whether it gives something back, which a store does however late the request comes.
     #[must_use]
     pub const fn gives_back(self) -> bool {
         matches!(self, Self::Leave | Self::Release | Self::ForceRelease)
     }
 
-    /// What errors call it; see [`Error::during`].
+    /// Its name in errors; see [`Error::during`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -141,12 +141,12 @@ impl Method {
     }
 }
 
-/// The question of [`Store::remembers_for`], as a call.
+/// [`Store::remembers_for`], as a call.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the method takes nothing")]
 pub struct RemembersFor;
 
-/// The question of [`Store::examine`], as a call.
+/// [`Store::examine`], as a call.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the method takes nothing")]
 pub struct Examine;

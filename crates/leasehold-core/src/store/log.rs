@@ -11,18 +11,18 @@ use crate::fence::Fence;
 use crate::key::Key;
 use crate::label::OwnerName;
 
-/// The most events that a log may be told to keep.
+/// The most events that a log can keep.
 pub const LOG_MAX: u32 = 100_000;
 
-/// How many characters a note of how work ended may have.
+/// How many characters a note about the end of work may have.
 pub const RESULT_MAX: usize = 64;
 
-/// Where a store keeps what became of its locks: the last events, written by clients after the fact.
+/// Where a store keeps the events of its locks: the last ones, written by clients after the fact.
 ///
-/// Nothing depends on it. An event may be missing, since its client was killed before it had written
-/// it, or the store was away; what has been written may be gone before its time.
+/// No decision depends on it. An event is missing if its client was killed before it had written
+/// it, or if the store was away. A written event may be gone before its time.
 pub trait LockLog: Debug + Send + Sync + 'static {
-    /// How many events the users of this store were told to keep; 0 where none is written.
+    /// How many events the users of this store want it to keep; 0 if they write none.
     fn keeps(&self) -> u32;
 
     /// Appends events, in their order for each lock.
@@ -38,7 +38,7 @@ pub trait LockLog: Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<LogEntry>>>;
 }
 
-/// Checks how many events a log is to keep, as a URL says it.
+/// Checks the number of events that a URL wants a log to keep.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn checked_log(text: &str) -> Result<u32> {
     })
 }
 
-/// Which event it is, wherever it was written to: a number of its client's, and one of the event's.
+/// The identity of an event in every log: its client's number and its own.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct LogId {
@@ -60,13 +60,13 @@ pub struct LogId {
     pub number: u64,
 }
 
-/// Something that became of a lock.
+/// Something that happened to a lock.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LogEntry {
     /// The lock.
     pub key: Key,
-    /// Which event it is.
+    /// The event's identity.
     pub id: LogId,
     /// Since the Unix epoch, by the store's clock, in whole milliseconds. Made by the store.
     pub at: Duration,
@@ -75,17 +75,17 @@ pub struct LogEntry {
     /// One word: `granted`, `adopted`, `handed_on`, `changed`, `detached`, `released`, `lost` or
     /// `forced`.
     pub event: Cow<'static, str>,
-    /// One word more: how a release went, why a lease was lost.
+    /// A second word: how a release went, why a lease was lost.
     pub how: Option<Cow<'static, str>>,
-    /// What the holder noted of the end of its work, as in `exit 3`: at most 64 characters.
+    /// What the holder noted about the end of its work, as in `exit 3`: at most 64 characters.
     pub result: Option<Cow<'static, str>>,
     /// The fence of the hold.
     pub fence: Fence,
-    /// That of the hold which ended with it.
+    /// The fence of the hold that ended with it.
     pub from: Option<Fence>,
-    /// For how long the lock was closed with it.
+    /// The length of the cooldown that it started.
     pub closed_for: Option<Duration>,
-    /// Whose lease it is, as shown; of `forced` the one who did it.
+    /// The lease's owner, as shown; for `forced` the owner that did it.
     pub owner: OwnerName,
     /// The process that wrote it, as `host_pid_tag`.
     pub process: OwnerName,
@@ -129,14 +129,14 @@ impl LogEntry {
         add("from", self.from.map(|fence| fence.to_string()));
         add("closed_ms", self.closed_for.map(ms));
         add("age_ms", Some(self.age).filter(|age| age.as_millis() > 0).map(ms));
-        // As it is; what is shown to people is made safe where it is shown.
+        // As it is; the code that shows it to people makes it safe.
         add("owner", Some(self.owner.as_str().to_owned()));
         add("process", Some(self.process.as_str().to_owned()));
         fields
     }
 
-    /// Reads what [`fields`](Self::fields) made, and what a later version adds to it, written `at` that
-    /// time. `None` of what is no event.
+    /// Reads what [`fields`](Self::fields) made, with what a later version adds to it, written at
+    /// `at`. `None` for anything but an event.
     #[must_use]
     pub fn read(
         key: Key,
@@ -167,11 +167,11 @@ impl LogEntry {
     }
 }
 
-/// Corrects times that can't be: nothing of a client was after what it did later. The entries are in
-/// order, at least those of each client.
+/// Corrects impossible times: a client's event can't be later than its next one. The entries are in
+/// order, at least for each client.
 ///
-/// An event is as old as it took to be written, of which its client knows only the part before it
-/// began to write.
+/// An event is older than its record by the time of the writing, of which its client knows only the
+/// part before it began to write.
 pub fn settle_log(entries: &mut [LogEntry]) {
     let mut latest = BTreeMap::new();
     for entry in entries.iter_mut().rev() {
@@ -188,7 +188,7 @@ fn word(text: &str) -> Option<Cow<'static, str>> {
     (fits && plain).then(|| Cow::Owned(text.to_owned()))
 }
 
-/// What somebody wrote, if it is as short as it has to be.
+/// A holder's note, if it is short enough.
 fn note(text: &str) -> Option<Cow<'static, str>> {
     let fits = (1..=RESULT_MAX).contains(&text.chars().count());
     fits.then(|| Cow::Owned(text.to_owned()))

@@ -35,8 +35,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::token::{ClientId, Token};
 
-/// How long a request may be on its way to a store, which refuses it later. A store that is asked in vain so may be
-/// asked again, for as long as the call may take.
+/// How long a request may be on its way to a store, which refuses it later. The client may repeat
+/// an unanswered request after this time, for as long as the call may take.
 pub const VALID_FOR: Duration = Duration::from_secs(2);
 
 /// A boxed future that can move between threads.
@@ -49,17 +49,16 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # Contract
 ///
 /// Every operation means what the lock table ([`crate::table`]) says, on the store's own time.
-/// `within` is how long the call may take, connecting included: an answer that has not come by
-/// then is an [`ErrorKind::Unavailable`] whose effect is
-/// [`Effect::Unknown`](crate::Effect::Unknown), or [`Effect::NotApplied`](crate::Effect::NotApplied)
-/// when nothing was sent. ([`ErrorKind::Timeout`] is for callers whose
-/// wait for the lock ran out; no store says it.) A store never sends a request twice blindly; it
-/// may resend one because every operation is idempotent per token.
+/// `within` is how long the call may take, connecting included. If no answer has come by then, the
+/// error is [`ErrorKind::Unavailable`]. Its effect is [`Effect::Unknown`](crate::Effect::Unknown),
+/// or [`Effect::NotApplied`](crate::Effect::NotApplied) when no request was sent.
+/// [`ErrorKind::Timeout`] is only for callers whose wait for the lock timed out. A store may send a
+/// request again, because every operation is idempotent per token.
 ///
-/// What is not carried out `within` that time, or [`VALID_FOR`] where that is shorter, is not carried out later, as far
-/// as the store's clock tells: nobody waits for it, and a lock that it took would be held by nobody. The
-/// [`margin`](crate::margin) of that time is for clocks that run at different speeds. What gives something back may come
-/// as late as it likes.
+/// The store carries a request out within `within`, or within [`VALID_FOR`] if that is shorter, or
+/// never, by its own clock. Later its caller has gone, and a lock that it took would have no
+/// holder. The [`margin`](crate::margin) of that time is for clocks that run at different speeds.
+/// Requests that give something back are carried out however late they come.
 ///
 /// # Atomicity
 ///
@@ -73,21 +72,21 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// # Cancellation
 ///
-/// Dropping a returned future leaves it open whether the operation took effect. The caller that
-/// may have acquired something must then [`leave`](Store::leave) with the same token; a store
-/// carries out a `leave` after an `acquire` that was sent before it on the same connection.
+/// Dropping a returned future leaves it open whether the operation took effect. A caller that may
+/// have acquired something must then [`leave`](Store::leave) with the same token. A store carries
+/// out a `leave` after an `acquire` that was sent before it on the same connection.
 ///
 /// # Wrappers
 ///
 /// A store that stands before another is a [`StoreLayer`], which sees all calls in one function.
-/// There are no default methods but four, so a store that forgets another does not compile.
+/// Only four methods have a default, so a store that forgets another does not compile.
 ///
 /// # Conformance
 ///
 /// The suite in `leasehold-testkit` has a case per promise; a store is one macro line there.
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Takes the lock, takes a place in its line, or says what stands in the way. Repeating it
-    /// with the same token renews the lease or the place; see [`Acquire`].
+    /// Takes the lock, takes a position in its queue, or says why it can't be acquired now.
+    /// Repeating it with the same token renews the lease or the position; see [`Acquire`].
     fn acquire<'a>(
         &'a self,
         request: &'a AcquireRequest,
@@ -108,18 +107,18 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Release>>;
 
-    /// Gives up whatever the token has: a place in line, or a lease.
+    /// Ends whatever the token has: a position in the queue, or a lease.
     fn leave<'a>(
         &'a self,
         request: &'a LeaveRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>>;
 
-    /// Takes several locks, or none of them, in one step. The requests name different locks and
-    /// ask for no place in line. Repeating it with the same tokens renews what they hold.
+    /// Takes all of several locks in one step, or leaves them all. The requests name different
+    /// locks and don't queue. Repeating it with the same tokens renews what they hold.
     ///
-    /// A store that can't do this for these locks says
-    /// [`ErrorKind::Unsupported`], having done nothing.
+    /// If a store can't do this for these locks, it returns [`ErrorKind::Unsupported`] and leaves
+    /// them all.
     fn acquire_all<'a>(
         &'a self,
         requests: &'a [AcquireRequest],
@@ -140,33 +139,33 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>>;
 
-    /// Notes that holders are asked to let go; they learn of it by [`Renew::Asked`].
+    /// Records a release request for holders; they learn of it by [`Renew::Asked`].
     fn ask<'a>(&'a self, request: &'a AskRequest, within: Duration) -> BoxFuture<'a, Result<Ask>>;
 
-    /// Describes a lock, or `None` when nobody uses it. Changes nothing.
+    /// Describes a lock; `None` when it is not in use. Changes nothing.
     fn inspect<'a>(
         &'a self,
         key: &'a Key,
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<LockInfo>>>;
 
-    /// Describes the locks in use whose names start with a prefix, ordered by name. One that can't
-    /// be read is told as such beside the others, and fails nothing but itself.
+    /// Describes the locks in use whose names start with a prefix, ordered by name. Unreadable
+    /// locks are listed as such; they leave the others as they are.
     fn list<'a>(
         &'a self,
         request: &'a ListRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Listing>>;
 
-    /// Takes a lease away from its holder. For operators: the request names the fence that was seen.
+    /// Force-releases a lease. For operators: the request names the fence that was seen.
     fn force_release<'a>(
         &'a self,
         request: &'a ForceReleaseRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>>;
 
-    /// Opens a client's wake channel; only called where [`Capability::wake`] says it exists.
-    /// Returns once the channel is confirmed: a message sent after that arrives or is followed by
+    /// Opens a client's wake channel; only called if [`Capability::wake`] says it exists. Returns
+    /// once the channel is confirmed: a notification sent after that arrives or is followed by
     /// [`Wake::Resync`].
     fn listen<'a>(
         &'a self,
@@ -174,43 +173,40 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>>;
 
-    /// For how long, at least, the store has forgotten nothing that it was told: the time since
-    /// it started without its data. `None` when it does not outlive its memory, or keeps leases
-    /// through a restart.
+    /// How long the store has kept all it acknowledged, at least: the time since it started without
+    /// its data. `None` if it ends with its memory, or keeps leases through a restart.
     ///
-    /// A quorum counts a node only once this is more than the longest ttl, so that a node that
-    /// was restarted empty does not grant a lease to a second holder.
+    /// A quorum counts a node only once this is more than the longest ttl. So a node that was
+    /// restarted empty grants no lease to a second holder.
     fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>>;
 
-    /// Looks at where this store keeps its locks, and says what that means for them: settings,
-    /// rights, clocks, room. Changes nothing that a lock could notice.
+    /// Looks at where this store keeps its locks, and reports what that means for them: settings,
+    /// rights, clocks, room. The locks are not affected.
     ///
-    /// What can't be found out, for want of a right say, is a finding too; only a store that can't
-    /// be reached at all is an error. A store that consists of others gives the findings of each,
-    /// [named](Finding::at_store) after it.
+    /// A fact that can't be read, such as for a missing right, is a finding too. Only a store that
+    /// can't be reached at all is an error. A store that consists of others returns the findings of
+    /// each, [named](Finding::at_store) after it.
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>>;
 
-    /// A handle to the same store that shares no connection, and nothing else that is bound to an
-    /// async runtime, with this one: requests through it depend on the runtime that they are made
-    /// on and on no other. It connects when it is first used.
+    /// A handle to the same store with connections of its own. Requests through it depend only on
+    /// the runtime on which they are made. It connects when it is first used.
     ///
-    /// Leases are renewed through such a handle, so that they outlive the runtime that they were
-    /// taken on, and what holds it up. `None`, the default, where this handle does as well, as when
-    /// no runtime is needed, or where connections are somebody else's.
+    /// Leases are renewed through such a handle, so that they outlive the runtime on which they
+    /// were taken, and whatever blocks that. `None`, the default, if this handle serves as well: a
+    /// store that needs no runtime, or whose connections belong to the program.
     fn separate(&self) -> Option<Arc<dyn Store>> {
         None
     }
 
-    /// Where this store keeps what became of its locks, for people. `None`, the default, where it has no
-    /// place for that.
+    /// The log of this store's locks, for people. `None`, the default, if it can't keep one.
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }
 
-    /// What is stored for a lock, in words for people: a line for each field, and none where nothing is
-    /// stored. Tokens are told by their [fingerprint](crate::Token::fingerprint) only. Changes nothing.
+    /// What is stored for a lock, in words for people, with a line for each field that is stored.
+    /// The [fingerprint](crate::Token::fingerprint) stands for a token. Changes nothing.
     ///
-    /// The default says [`ErrorKind::Unsupported`]: the store has no such record.
+    /// The default returns [`ErrorKind::Unsupported`]: the store has no such record.
     fn raw<'a>(
         &'a self,
         request: &'a RawRequest,
@@ -221,9 +217,9 @@ pub trait Store: Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error.at_store(self.location()))))
     }
 
-    /// The secret of a new acquisition, or the bytes of a new client's name. The default makes it by
-    /// [`Token::generate`]. A store that is used on one machine alone can take it from what the operating
-    /// system gave for many.
+    /// The secret of a new acquisition, or the bytes of a new client's name. The default is
+    /// [`Token::generate`]. A store for one machine alone can make many of what the operating
+    /// system gave once.
     ///
     /// # Errors
     ///
@@ -243,7 +239,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Capability {
-    /// It keeps waiters in line.
+    /// It has a queue of waiters.
     pub queue: bool,
     /// It wakes waiters through a channel.
     pub wake: bool,
@@ -254,22 +250,23 @@ pub struct Capability {
     /// It takes any locks at once, in one step. Without it, some sets may be
     /// [`ErrorKind::Unsupported`].
     pub sets: bool,
-    /// It can tell, when asked, that a holder is dead before its lease has run out. The head of a
-    /// line asks this often then, instead of sleeping until the lease's end; those behind it ask
-    /// the less often the further back they are.
+    /// It can see, with a request, that a holder is dead before its lease has expired. The head of
+    /// a queue then polls this often, instead of sleeping until the lease's end; those behind it
+    /// poll less often further back.
     pub notices_death: Option<Duration>,
-    /// It undoes acquisitions that it could carry out in part only. What undoes one may arrive late and more
-    /// than once, so each try that was not granted ends its token: ask again with a new one.
+    /// It undoes acquisitions that it could carry out only in part. The undoing may arrive late and
+    /// more than once. So each try that was not granted ends its token, and the next one has a new
+    /// token.
     pub undoes: bool,
-    /// It tells holders through the wake channel of leases that others have ended.
+    /// It notifies holders through the wake channel when others have ended their leases.
     pub tells_loss: bool,
-    /// It takes no lease that is longer than this.
+    /// It refuses leases that are longer than this.
     pub longest: Option<Duration>,
 }
 
 impl Capability {
-    /// A store that can do everything, except that it knows of a death, and that a lease was taken
-    /// away, only when somebody asks.
+    /// A store that can do everything, except that it notices a death, and reports a loss, only
+    /// with a request.
     pub const ALL: Self = Self {
         queue: true,
         wake: true,

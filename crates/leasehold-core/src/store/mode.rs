@@ -36,14 +36,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Which exclusive holders hold a lock beside each other: those that have the same bond, a number of
-/// 51 bits that is known to them alone. Secret, and shown nowhere.
+/// Which exclusive holders may hold a lock together: those with the same bond, a number of 51 bits
+/// that only they know. Secret, and in no output.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Bond(u64);
 
 impl Bond {
-    /// The smallest of them, which no number of holders or permits comes up to.
+    /// The smallest bond: more than any number of holders or permits.
     pub const LEAST: u64 = 1 << 51;
 
     /// The bond of this number, of which the low 51 bits count.
@@ -81,8 +81,8 @@ pub enum Mode {
         /// Out of how many; all users of the name must agree on it.
         limit: NonZeroU32,
     },
-    /// Alone, but for holders with the same bond: one owner in several processes. While one of them
-    /// holds the lock the others come in past the line, which may wait for them.
+    /// Alone, or with holders of the same bond: one owner in several processes. While one of them
+    /// holds the lock, the others pass the queue, which may be waiting for them.
     Joint(Bond),
 }
 
@@ -96,7 +96,7 @@ impl Mode {
         }
     }
 
-    /// What is told of it: of holders with a bond, that they keep others out.
+    /// The mode to show: holders with a bond appear as exclusive.
     #[must_use]
     pub const fn shown(self) -> Self {
         match self {

@@ -1,45 +1,45 @@
 //! A waiter's position in the queue.
 
-/// A waiter's place in line: the lower number is served first.
+/// A waiter's position in the queue: the lower number is served first.
 ///
-/// The first place in an empty line is its waiter's arrival by the store's time, in µs, and the
-/// others follow without gaps. Waiters that are not [preferred](super::AcquireRequest::preferred) have
-/// places of their own, which are above by [`BEHIND`](Self::BEHIND).
+/// The first position in an empty queue is its waiter's arrival by the store's time, in µs, and the
+/// others follow without gaps. Waiters that are not [preferred](super::AcquireRequest::preferred)
+/// have positions of their own, which are above by [`BEHIND`](Self::BEHIND).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Place(#[cfg_attr(feature = "serde", serde(with = "crate::fixed"))] u64);
 
 impl Place {
-    /// What is added to the places of waiters that are not preferred: 2^52, more microseconds than
-    /// any clock shows for a century, and few enough for all places to be exact as floating-point
-    /// numbers.
+    /// Added to the positions of waiters that are not preferred: 2^52. That is more microseconds
+    /// than any clock shows for a century, and few enough for all positions to be exact as
+    /// floating-point numbers.
     pub const BEHIND: u64 = 1 << 52;
 
-    /// The place of a waiter that arrived then, by the store's time in µs.
+    /// The position of a waiter that arrived then, by the store's time in µs.
     #[must_use]
     pub const fn on_arrival(us: u64, preferred: bool) -> Self {
         let us = us % Self::BEHIND;
         Self(if preferred { us } else { us.saturating_add(Self::BEHIND) })
     }
 
-    /// The arrival that the place stands for, by the store's time in µs.
+    /// The arrival that the position stands for, by the store's time in µs.
     #[must_use]
     pub const fn arrival(self) -> u64 {
         self.0 % Self::BEHIND
     }
 
-    /// Whether it is before all places of waiters that are not preferred.
+    /// Whether it is before all positions of waiters that are not preferred.
     #[must_use]
     pub const fn is_preferred(self) -> bool {
         self.0 < Self::BEHIND
     }
 
-    /// The place right behind.
+    /// The position right behind.
     pub(crate) const fn following(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The place with this number.
+    /// The position with this number.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)

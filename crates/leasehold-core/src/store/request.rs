@@ -11,7 +11,7 @@ use crate::label::{Metadata, OwnerName};
 use crate::token::{ClientId, Token};
 use crate::ttl::Ttl;
 
-/// Asks for a lease, or renews a place in line.
+/// Requests a lease, or renews a position in the queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
@@ -25,23 +25,23 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// The owner, for people.
     pub owner: OwnerName,
-    /// What the owner notes about it.
+    /// The owner's notes about it.
     pub metadata: Metadata,
     /// How many fences to reserve.
     pub fence_block: NonZeroU32,
     /// How many times the holder holds it, as an absolute number; 1 unless re-entrant.
     pub holds: NonZeroU32,
-    /// Whether it goes before all that don't: into the line, and past it where the holders leave
-    /// room. How a read-write lock prefers writers, or readers.
+    /// Whether it goes before all that don't: in the queue, and past it if the holders leave room.
+    /// A read-write lock prefers writers, or readers, by this.
     pub preferred: bool,
-    /// Closes the lock to everyone else for so long, in the same step as an immediate grant. A
-    /// waiter that is granted the lease later closes nothing.
+    /// Starts this cooldown in the same step as an immediate grant. A later grant from the queue
+    /// starts none.
     pub cooldown: Cooldown,
-    /// Whether to wait in line, and how.
+    /// Whether to queue, and how.
     pub queue: Option<QueueRequest>,
-    /// Takes the lock only where these are the last fences that were issued: nobody has held it since
-    /// the lease that had them. Such a request waits in no line, and is told that the lock is busy
-    /// where somebody has.
+    /// Takes the lock only if these are the last fences that were issued: the lock had no holder
+    /// since the lease with them. Such a request does not queue. If another holder came, the answer
+    /// is that the lock is busy.
     pub after: Option<FenceBlock>,
 }
 
@@ -65,7 +65,7 @@ impl AcquireRequest {
         }
     }
 
-    /// How it waits in line, if it does.
+    /// How it queues, if it does.
     #[must_use]
     pub const fn in_line(&self) -> Option<&QueueRequest> {
         match &self.after {
@@ -75,26 +75,26 @@ impl AcquireRequest {
     }
 }
 
-/// How an acquisition waits in line.
+/// How an acquisition queues.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[non_exhaustive]
 pub struct QueueRequest {
-    /// The waiter's client, whose wake channel is told of a grant.
+    /// The waiter's client, whose wake channel gets the notification of a grant.
     pub client: ClientId,
-    /// The client's own number for this waiter; a message carries it instead of the token.
+    /// The client's own number for this waiter; a notification carries it instead of the token.
     pub ticket: u64,
     /// The number of this request, counted up from 0 with each one sent for this waiter.
     pub heartbeat: u32,
-    /// How long the place is kept after this request, and how long a lease handed to the waiter
-    /// runs, counted from the same moment. At most the ttl.
+    /// The heartbeat timeout: how long the position is kept after this request. A lease handed to
+    /// the waiter runs as long, counted from the same moment. At most the ttl.
     pub window: Ttl,
-    /// The place told in an earlier answer: a waiter that the store has forgotten gets it back.
+    /// The position of an earlier answer: a waiter that the store has forgotten gets it back.
     pub place: Option<Place>,
     /// How many more contenders of the waiter's process wait behind it for the same lease, for
-    /// people. They have no place of their own.
+    /// people. They have no position of their own.
     pub behind: u32,
-    /// Refuse a newcomer, which brings no place, when so many are waiting already.
+    /// Refuses a newcomer, which brings no position, when this many are waiting already.
     pub max_waiters: Option<u32>,
 }
 
@@ -105,14 +105,14 @@ impl QueueRequest {
         Self { client, ticket, heartbeat: 0, window, place: None, behind: 0, max_waiters: None }
     }
 
-    /// How often a waiter should send a heartbeat to keep a place with this window.
+    /// How often a waiter should send a heartbeat to keep a position with this heartbeat timeout.
     #[must_use]
     pub fn heartbeat_every(window: Ttl) -> Duration {
         window.part(3)
     }
 }
 
-/// Asks for a lease to run on.
+/// Requests that a lease runs on.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewRequest {
@@ -120,24 +120,24 @@ pub struct RenewRequest {
     pub key: Key,
     /// The lease's secret.
     pub token: Token,
-    /// The fences of the lease, to tell a late renewal from a lost one.
+    /// The fences of the lease, to distinguish an expired lease from a lost one.
     ///
-    /// An exclusive lease takes these over when they are above all that the store has issued, and
-    /// the store goes on counting from them: how a quorum makes its nodes agree on the highest
-    /// that any of them granted.
+    /// If these are above all fences that the store has issued, an exclusive lease gets them, and
+    /// the store goes on counting from them. By this a quorum makes its nodes agree on the highest
+    /// fence of any of them.
     pub fences: FenceBlock,
-    /// How long it is to run from now.
+    /// How long it runs from now.
     pub ttl: Ttl,
     /// Whether it may end earlier than it would have.
     pub shorten: bool,
-    /// The secret that the lease is to have from now on, if it is handed over: `token` is spent
-    /// then, and whatever names it finds no lease. Sent again with the same successor, the request
-    /// renews again; with another one it is answered as by a stranger.
+    /// The secret of the lease from now on, if it is transferred: `token` is spent then, and a
+    /// request with it finds no lease. Sent again with the same successor, the request renews
+    /// again. With another one it is answered like any other token's.
     pub successor: Option<Token>,
 }
 
 impl RenewRequest {
-    /// A renewal that does not shorten and hands nothing over.
+    /// A plain renewal, without shortening or transfer.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock, ttl: Ttl) -> Self {
         Self { key, token, fences, ttl, shorten: false, successor: None }
@@ -158,23 +158,23 @@ pub struct ReleaseRequest {
     pub key: Key,
     /// The lease's secret.
     pub token: Token,
-    /// The fences of the lease, to tell a late release from a lost one.
+    /// The fences of the lease, to distinguish an expired lease from a lost one.
     pub fences: FenceBlock,
-    /// Keep the lock closed to everyone for so long after this release.
+    /// Starts this cooldown with the release.
     pub cooldown: Cooldown,
-    /// How many holds are to remain, as an absolute number; 0 ends the lease.
+    /// How many holds remain, as an absolute number; 0 ends the lease.
     pub remaining: u32,
-    /// Opens the lock again that the grant or an earlier release closed for a while; with a
-    /// cool-down of its own, the lock is closed for that.
+    /// Ends a cooldown that the grant or an earlier release started; the request's own cooldown
+    /// starts after that.
     pub reopen: bool,
-    /// The holder's own clock says that the lease has not run out when this is asked. An exclusive lease is
-    /// then ended by this release, and handed on, also where it runs out on the request's way: nobody else has
-    /// held the lock before. A store need not look at its clock for that.
+    /// Whether the lease is held by the holder's own clock when the request is sent. This release
+    /// then ends an exclusive lease, and passes it on, even if it expires on the request's way: no
+    /// other holder had the lock before. A store need not look at its clock for that.
     pub in_time: bool,
 }
 
 impl ReleaseRequest {
-    /// A full release without cool-down, of a lease that may have run out.
+    /// A full release without a cooldown, of a lease that may have expired.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl ReleaseRequest {
     }
 }
 
-/// Gives up what a token has.
+/// Ends what a token has.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeaveRequest {
@@ -197,24 +197,25 @@ pub struct LeaveRequest {
     pub key: Key,
     /// The acquisition's secret.
     pub token: Token,
-    /// Opens the lock again that the grant closed; for undoing an acquisition that asked for
-    /// [`cooldown`](AcquireRequest::cooldown) and came to nothing.
+    /// Ends a cooldown that the grant started; for undoing an acquisition with a
+    /// [`cooldown`](AcquireRequest::cooldown).
     pub reopen: bool,
 }
 
 impl LeaveRequest {
-    /// Gives up what `token` has of `key`.
+    /// Ends what `token` has of `key`.
     #[must_use]
     pub const fn new(key: Key, token: Token) -> Self {
         Self { key, token, reopen: false }
     }
 }
 
-/// Asks to hold a lease in another mode of the same kind.
+/// Requests another mode of the same kind for a lease.
 ///
-/// An exclusive hold becomes shared (a downgrade) in any case, unless the request names the fences
-/// of before an upgrade, as one does that arrives twice; a shared one exclusive (an upgrade)
-/// if nobody shares it, and a hold of permits another number of them if there are as many. The end
+/// An exclusive hold becomes shared (a downgrade) in any case. The exception is a request with the
+/// fences of before an upgrade, as one that arrives twice has. A shared hold becomes exclusive (an
+/// upgrade) if it is the only one. A hold of permits gets another number of them if that many are
+/// there. The end of the lease stays what it is.
 /// of the lease stays what it is.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -223,29 +224,29 @@ pub struct ConvertRequest {
     pub key: Key,
     /// The lease's secret.
     pub token: Token,
-    /// The fences of the lease, to tell a late request from a lost lease.
+    /// The fences of the lease, to distinguish an expired lease from a lost one.
     pub fences: FenceBlock,
-    /// How to hold it from now on.
+    /// The mode from now on.
     pub mode: Mode,
-    /// How many fences to reserve, where the change issues new ones.
+    /// How many fences to reserve, if the change issues new ones.
     pub fence_block: NonZeroU32,
 }
 
 impl ConvertRequest {
-    /// Asks to hold the lease in this mode, with one fence if the change issues any.
+    /// Requests this mode for the lease, with one fence if the change issues any.
     #[must_use]
     pub const fn new(key: Key, token: Token, fences: FenceBlock, mode: Mode) -> Self {
         Self { key, token, fences, mode, fence_block: NonZeroU32::MIN }
     }
 }
 
-/// Gives a semaphore in use another limit.
+/// Sets another limit of a semaphore in use.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SetLimitRequest {
     /// The semaphore.
     pub key: Key,
-    /// All permits that there are to be.
+    /// The number of all permits from now on.
     pub limit: NonZeroU32,
 }
 
@@ -257,45 +258,45 @@ impl SetLimitRequest {
     }
 }
 
-/// Asks holders to let go.
+/// Requests release from holders.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AskRequest {
     /// The lock.
     pub key: Key,
-    /// The fence of the one lease that is meant; all of them without it.
+    /// The fence of the one lease that is meant; all leases without it.
     pub fence: Option<Fence>,
-    /// The owner that asks, for people.
+    /// The owner that requests it, for people.
     pub by: OwnerName,
 }
 
 impl AskRequest {
-    /// Asks all holders of `key`, in the name of `by`.
+    /// Requests release from all holders of `key`, in the name of `by`.
     #[must_use]
     pub const fn new(key: Key, by: OwnerName) -> Self {
         Self { key, fence: None, by }
     }
 }
 
-/// Takes a lease away.
+/// Force-releases a lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ForceReleaseRequest {
     /// The lock.
     pub key: Key,
-    /// The fence of the lease, as it was seen; another holder is left alone.
+    /// The fence of the lease, as it was seen; another holder's lease is left alone.
     pub fence: Fence,
 }
 
 impl ForceReleaseRequest {
-    /// Takes the lease with this fence away.
+    /// Force-releases the lease with this fence.
     #[must_use]
     pub const fn new(key: Key, fence: Fence) -> Self {
         Self { key, fence }
     }
 }
 
-/// Asks for what is stored for a lock, in words.
+/// Requests what is stored for a lock, in words.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RawRequest {
@@ -311,7 +312,7 @@ impl RawRequest {
     }
 }
 
-/// Asks for a list of locks in use.
+/// Requests a list of locks in use.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ListRequest {

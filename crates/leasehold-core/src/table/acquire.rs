@@ -7,7 +7,7 @@ use crate::key::Key;
 use crate::store::{Acquire, AcquireAll, AcquireRequest, Already, Granted, Mode, Refusal};
 use crate::token::Token;
 
-/// Takes the lock, takes or renews a place in line, or says what stands in the way.
+/// Takes the lock, takes or renews a position in the queue, or says why it can't be acquired now.
 impl Operation for AcquireRequest {
     type Answer = Acquire;
     const TAKES: bool = true;
@@ -16,7 +16,7 @@ impl Operation for AcquireRequest {
         Some(self.token)
     }
 
-    /// Notes the heartbeat: a waiter would be passed over in the very moment in which it asks.
+    /// Records the heartbeat first, or the waiter could be skipped by this very request.
     fn prepare(&self, entry: &mut LockEntry, at: StoreTime) {
         let Some(queue) = self.in_line() else { return };
         if let Some(waiter) = entry.waiters.iter_mut().find(|w| w.token == self.token) {
@@ -68,8 +68,8 @@ impl Operation for AcquireRequest {
     }
 }
 
-/// Says what stands in the way of a request that waits in no line: what it would be answered, or
-/// `None` where the lease is to be had or is held already. Grants it nothing.
+/// Looks whether a request that does not queue can be granted. Returns its answer if it can't.
+/// `None` if it can, or if the token has the lease already. It grants no lease.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a request, seen in another way")]
 pub struct Obstacle<'a>(pub &'a AcquireRequest);
@@ -133,7 +133,7 @@ pub fn acquire_all<E: Entries>(
 }
 
 impl LockEntry {
-    /// Why the lock can't be used as asked at all. A token that has something of it already came
+    /// Why the lock can't be used like this at all. A token that has something of it already came
     /// under the limit of that time.
     fn refusal(&self, request: &AcquireRequest) -> Option<Refusal> {
         let mode = request.mode;
@@ -160,8 +160,8 @@ impl LockEntry {
             && (self.has_bond(request.mode) || self.is_next(request, at))
     }
 
-    /// Whether this mode has the bond of those who hold the lock: behind others that wait for them
-    /// it might wait for itself.
+    /// Whether this mode has the bond of the holders. Behind others that wait for them it might
+    /// wait for itself.
     fn has_bond(&self, mode: Mode) -> bool {
         let holder = self.holders.first();
         matches!(mode, Mode::Joint(_)) && holder.is_some_and(|holder| holder.mode == mode)

@@ -10,9 +10,9 @@ use crate::token::Token;
 
 /// Changes the mode in which a lease is held, at once or not at all.
 ///
-/// An upgrade needs nobody else to share the lock, but may pass the waiters: they would wait for
-/// this reader in any case. More permits go to the next in line, so not to a holder while somebody
-/// waits.
+/// An upgrade needs to be the only reader, but may pass the waiters: they would wait for this
+/// reader in any case. More permits go to the next in the queue, so a holder gets none while others
+/// wait.
 impl Operation for ConvertRequest {
     type Answer = Convert;
 
@@ -104,7 +104,7 @@ impl Operation for SetLimitRequest {
     }
 }
 
-/// Notes that holders are asked to let go.
+/// Records a release request for holders.
 impl Operation for AskRequest {
     type Answer = Ask;
 

@@ -20,17 +20,17 @@ use crate::ttl::Ttl;
 pub struct LockEntry {
     /// Ordered by fence, which is the order of the grants.
     pub(super) holders: Vec<Holder>,
-    /// Ordered by place, which is the order of arrival.
+    /// Ordered by position, which is the order of arrival.
     pub(super) waiters: VecDeque<Waiter>,
-    /// The kind in use; means nothing once the entry is idle.
+    /// The kind in use; without meaning once the entry is idle.
     pub(super) kind: Option<Kind>,
     pub(super) closed_until: Option<StoreTime>,
     pub(super) last_fence: Option<Fence>,
-    /// The next places to give, to preferred waiters and to the others, once one was given or
-    /// brought since the line was last empty. Places are given without gaps.
+    /// The next positions to give, to preferred waiters and to the others. `None` until one was
+    /// given or brought since the queue was last empty. Positions are given without gaps.
     pub(super) next_places: [Option<Place>; 2],
-    /// The token of the lease with the last fences, if it was released: a release that is sent
-    /// again because its answer was lost must not look late.
+    /// The token of the lease with the last fences, if it was released: a repeated release, whose
+    /// answer was lost, must not count as too late.
     pub(super) released: Option<Token>,
     /// The tokens of the last other leases that were released, the latest first.
     pub(super) ended: VecDeque<Token>,
@@ -70,14 +70,14 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// What would be left of a lease handed to this waiter now. It may have been heard after the present, by a store's
-    /// clock that was set back since.
+    /// What would be left of a lease handed to this waiter now. Its last heartbeat may be later
+    /// than the present, if the store's clock was set back since.
     pub(super) fn window_left(&self, at: StoreTime) -> Duration {
         self.seen_at.min(at).saturating_add(self.window.duration()).saturating_since(at)
     }
 
-    /// Whether the waiter has given signs of life so recently that a lease can be handed to it:
-    /// half of its window must be left. A live waiter, heard every third of it, has more.
+    /// Whether the waiter's last heartbeat is recent enough to hand it a lease: half of its
+    /// heartbeat timeout must be left. A live waiter, with a heartbeat every third of it, has more.
     pub(super) fn can_be_served(&self, at: StoreTime) -> bool {
         #[cfg(leasehold_planted)]
         if crate::planted::is(crate::planted::Fault::DeadIsServed) {
@@ -92,13 +92,13 @@ impl Waiter {
     }
 }
 
-/// A message that a store has to deliver to a client's wake channel after a step.
+/// A notification that a store has to deliver to a client's wake channel after a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Notice {
     /// The client, by its channel.
     pub client: ClientId,
-    /// What to say.
+    /// The notification.
     pub wake: Wake,
 }
 
@@ -117,9 +117,9 @@ impl LockEntry {
         }
     }
 
-    /// Whether these are the last fences issued, of a lease that ran out and was not released.
+    /// Whether these are the last fences issued, of a lease that expired before a release.
     pub(super) fn is_late(&self, fences: FenceBlock) -> bool {
-        // A lease that was handed over is alive under another token, with the same fences.
+        // A transferred lease is alive under another token, with the same fences.
         self.holders.is_empty() && self.released.is_none() && self.last_fence == Some(fences.last())
     }
 
@@ -129,7 +129,8 @@ impl LockEntry {
         holders.chain(self.waiters.iter().map(|waiter| &waiter.token))
     }
 
-    /// Describes the lock as it is when the store's clock shows `at`; `None` when nobody uses it. Changes nothing.
+    /// Describes the lock as it is when the store's clock shows `at`; `None` when it is not in use.
+    /// Changes nothing.
     #[must_use]
     pub fn inspect(&self, key: &Key, at: StoreTime) -> Option<LockInfo> {
         let mut time = self.time;
@@ -157,8 +158,8 @@ impl LockEntry {
         (!idle).then_some(info)
     }
 
-    /// Until when, by the store's clock, the entry says more than its last fence: the latest end of any lease, place or
-    /// cool-down. `None` when nobody uses the lock.
+    /// Until when, by the store's clock, the entry says more than its last fence: the latest end of
+    /// any lease, position or cooldown. `None` when the lock is not in use.
     #[must_use]
     pub fn in_use_until(&self) -> Option<StoreTime> {
         let holders = self.holders.iter().map(|holder| holder.expires_at);
@@ -167,7 +168,7 @@ impl LockEntry {
         until.map(|until| self.time.on_clock(until))
     }
 
-    /// Whether a store may forget the entry: nobody uses the lock, and the time has passed its
+    /// Whether a store may forget the entry: the lock is not in use, and the time has passed its
     /// last fence. Until then a new entry would issue lower fences than this one did, since blocks
     /// can be reserved faster than time goes.
     #[must_use]
@@ -182,12 +183,12 @@ impl LockEntry {
         self.last_fence
     }
 
-    /// Whether anybody uses the lock, or it is closed.
+    /// Whether the lock has holders or waiters, or is cooling down.
     pub(super) fn is_in_use(&self) -> bool {
         !self.holders.is_empty() || !self.waiters.is_empty() || self.closed_until.is_some()
     }
 
-    /// The kind that the lock is in use as.
+    /// The kind of the lock in use.
     pub(super) fn kind_in_use(&self) -> Option<Kind> {
         self.kind.filter(|_| self.is_in_use())
     }
@@ -253,9 +254,9 @@ impl LockEntry {
         }
     }
 
-    /// What is left without holders and waiters, as after a restart of the machine: for how long the lock stays closed
-    /// where the old clock stands at `then`, from `now` on by the new one, its kind and its fences. Nothing where it
-    /// is not closed.
+    /// What is left without holders and waiters, as after a restart of the machine: the rest of the
+    /// cooldown, the kind and the fences. The cooldown's rest is what the old clock shows at
+    /// `then`; it counts from `now` on by the new clock. `None` without a cooldown.
     #[must_use]
     pub fn carried_over(&self, then: StoreTime, now: StoreTime) -> Option<Self> {
         let closed_until = now.saturating_add(self.closed_for(self.time.present(then))?);
@@ -271,8 +272,8 @@ impl LockEntry {
         (!left.is_zero()).then_some(left)
     }
 
-    /// When the lock could serve somebody at the earliest: the next end of a lease, but not
-    /// before a cool-down is over.
+    /// When the lock could be granted at the earliest: at the next end of a lease, but after a
+    /// cooldown.
     pub(super) fn next_free_in(&self, at: StoreTime) -> Duration {
         let next_end = self.holders.iter().map(|h| h.expires_at.saturating_since(at)).min();
         next_end.unwrap_or_default().max(self.closed_for(at).unwrap_or_default())

@@ -1,12 +1,12 @@
-//! The queue of waiters: who comes next, and at which position each waiter stands.
+//! The queue of waiters: who comes next, and the position of each waiter.
 
 use super::StoreTime;
 use super::entry::{LockEntry, Waiter};
 use crate::store::{AcquireRequest, Place, QueueRequest, Waiting};
 
 impl LockEntry {
-    /// Whether nobody in line comes before a newcomer, or before a waiter that was forgotten and
-    /// brings its old place.
+    /// Whether a newcomer, or a forgotten waiter that brings its old position, comes before all in
+    /// the queue.
     pub(super) fn is_next(&self, request: &AcquireRequest, at: StoreTime) -> bool {
         #[cfg(leasehold_planted)]
         if crate::planted::is(crate::planted::Fault::NewcomerPassesLine) {
@@ -20,7 +20,7 @@ impl LockEntry {
         })
     }
 
-    /// Puts a new waiter, or one that was forgotten and brings its old place, into the line.
+    /// Adds a new waiter to the queue, or a forgotten one that brings its old position.
     pub(super) fn join_line(
         &mut self,
         request: &AcquireRequest,
@@ -58,13 +58,13 @@ impl LockEntry {
         place
     }
 
-    /// The next place to give.
+    /// The next position to give.
     fn next_place(&self, preferred: bool, at: StoreTime) -> Place {
         self.next_places[usize::from(!preferred)]
             .unwrap_or_else(|| Place::on_arrival(at.as_micros(), preferred))
     }
 
-    /// Whether a place that a waiter brings can have been given, and is nobody else's.
+    /// Whether a position that a waiter brings can have been given, and belongs to no other waiter.
     fn may_have_given(&self, place: Place, at: StoreTime) -> bool {
         let preferred = place.is_preferred();
         let present = Place::on_arrival(at.as_micros(), preferred);

@@ -8,17 +8,17 @@
 //!
 //! The invariants to keep:
 //!
-//! * [`LockEntry::perform`] is the one way to an operation. Before each, it drops the holders and
-//!   waiters whose time is over and grants what came free to the line; after each, it grants again
-//!   and tells a new head. So a free lock never has a live waiter that it could serve.
-//! * Every operation is idempotent per token: repeating one never counts twice, and never touches
-//!   what another token has.
-//! * Free is what live holders leave: there is no counter to give back.
+//! * [`LockEntry::perform`] is the one way to an operation. Before each, it drops expired holders
+//!   and waiters, and grants what came free to the queue; after it, it grants again and notifies a
+//!   new head. So a free lock never has a live waiter that it could serve.
+//! * Every operation is idempotent per token: a repeated one counts once, and leaves alone what
+//!   other tokens have.
+//! * Free is what live holders leave: there is no counter to return.
 //! * A fence is larger than every fence issued for the name before, also when the entry was
-//!   forgotten in between: it is at least the time, and an entry is kept until the time has passed
+//!   forgotten in between. It is at least the time, and an entry is kept until the time has passed
 //!   its last fence ([`LockEntry::may_be_forgotten`]).
-//! * A lock's time never goes back, also where the store's clock does: no lease, place or cool-down has more left than
-//!   it was given.
+//! * A lock's time never goes back, even if the store's clock does: every lease, position or
+//!   cooldown has at most its own length left.
 
 mod acquire;
 mod change;

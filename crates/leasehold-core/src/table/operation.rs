@@ -13,27 +13,27 @@ pub trait Operation {
     /// What it answers.
     type Answer;
 
-    /// Whether it may give its token a lease, or a place in line.
+    /// Whether it may give its token a lease, or a position in the queue.
     const TAKES: bool = false;
 
-    /// The token that it is carried out for. Its client is alive, since it asks.
+    /// The token that it is carried out for. Its client is alive, since it sent this.
     fn token(&self) -> Option<Token> {
         None
     }
 
-    /// The token that the lease of [`token`](Self::token) is to have from now on.
+    /// The token of the lease of [`token`](Self::token) from now on.
     fn successor(&self) -> Option<Token> {
         None
     }
 
-    /// Enters what the request says about waiters and holders, before any of them expires.
+    /// Enters the request's facts about waiters and holders, before any of them expires.
     fn prepare(&self, _entry: &mut LockEntry, _at: StoreTime) {}
 
     /// Carries the operation out.
     fn apply(&self, lock: Current<'_>) -> Self::Answer;
 }
 
-/// A lock as it is now: what has run out is gone, and what came free is granted. Only
+/// A lock as it is now: expired leases and positions are gone, and what came free is granted. Only
 /// [`LockEntry::perform`] makes one, so no operation sees a lock that is out of date.
 #[derive(Debug)]
 pub struct Current<'a> {
@@ -44,9 +44,9 @@ pub struct Current<'a> {
 impl LockEntry {
     /// Carries an operation out.
     ///
-    /// Before it, holders and waiters whose time is over are dropped, and what came free goes to
-    /// the head of the line; after it, so does what the operation left free. `notices` gets what
-    /// waiters have to be told.
+    /// Before it, expired holders and waiters are dropped, and what came free goes to the head of
+    /// the queue. After it, so does what the operation left free. `notices` gets the waiters'
+    /// notifications.
     pub fn perform<O: Operation>(
         &mut self,
         operation: &O,
@@ -64,8 +64,8 @@ impl LockEntry {
         let is_shorter =
             end.zip(self.end_for(operation)).is_some_and(|(before, after)| after < before);
         self.grant_to_line(now, notices);
-        // The head's timer targets the end of a lease: tell it of one that ends earlier now, and
-        // of a later cool-down.
+        // The head's timer targets the end of a lease: notify it of an earlier end, and of a later
+        // cooldown.
         let first = first.filter(|_| !is_shorter && self.closed_until <= closed_until);
         let asking = operation.token().filter(|_| O::TAKES);
         self.tell_new_first(first, asking, now.at, notices);
@@ -75,7 +75,7 @@ impl LockEntry {
         answer
     }
 
-    /// Drops the holders and waiters whose time is over.
+    /// Drops the expired holders and waiters.
     fn expire(&mut self, at: StoreTime) {
         #[cfg(leasehold_planted)]
         if crate::planted::is(crate::planted::Fault::StoreEndsEarly) {
@@ -86,7 +86,7 @@ impl LockEntry {
         self.waiters.retain(|waiter| !waiter.window_left(at).is_zero());
     }
 
-    /// Grants what is free to the head of the line, as often as there is room for one.
+    /// Grants what is free to the head of the queue, as often as there is room for one.
     fn grant_to_line(&mut self, now: Now, notices: &mut Vec<Notice>) {
         if self.closed_for(now.at).is_some() {
             return;
@@ -131,7 +131,7 @@ impl LockEntry {
         });
     }
 
-    /// When the lease ends of the one that an operation is carried out for.
+    /// When the operation's own lease ends.
     fn end_for<O: Operation>(&self, operation: &O) -> Option<StoreTime> {
         let tokens = [operation.successor(), operation.token()];
         let holder = tokens.into_iter().flatten().find_map(|token| self.holder(token))?;
@@ -142,8 +142,8 @@ impl LockEntry {
         self.waiters.front().map(|head| head.place)
     }
 
-    /// Tells a head that is new, or reckons with what no longer holds, when the lock can come free, if its next heartbeat would come after that.
-    /// With equal ttls it never does.
+    /// Notifies a head that is new, or whose timer is wrong now, of when the lock can come free, if
+    /// its next heartbeat would come after that. With equal ttls it never does.
     fn tell_new_first(
         &self,
         before: Option<Place>,

@@ -1,4 +1,4 @@
-//! Ends a lease: for its holder, a caller that gives up, an operator, or a dead process.
+//! Ends a lease: for its holder, a dropped future, an operator, or a dead process.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Operation for ReleaseRequest {
         Some(self.token)
     }
 
-    /// A lease that is ended in time does not run out before.
+    /// A lease that is ended in time does not expire before.
     fn prepare(&self, entry: &mut LockEntry, at: StoreTime) {
         if !self.in_time || self.remaining > 0 {
             return;
@@ -65,7 +65,7 @@ impl Operation for ReleaseRequest {
     }
 }
 
-/// Gives up whatever the token has.
+/// Ends whatever the token has.
 impl Operation for LeaveRequest {
     type Answer = Leave;
 
@@ -93,8 +93,8 @@ impl Operation for LeaveRequest {
     }
 }
 
-/// Takes the lease with this fence away. The next fence is above any that its holder could still
-/// hand on.
+/// Ends the lease with this fence. The next fence is above any that its holder could still hand
+/// off.
 impl Operation for ForceReleaseRequest {
     type Answer = ForceRelease;
 
@@ -112,8 +112,8 @@ impl Operation for ForceReleaseRequest {
     }
 }
 
-/// Ends the leases and places of these tokens before their time, as a store may that knows their
-/// clients to be gone.
+/// Ends the leases and positions of these tokens early, for a store that knows that their clients
+/// are gone.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "stores make it")]
 pub struct Bury<'a>(pub &'a [Token]);
@@ -121,7 +121,7 @@ pub struct Bury<'a>(pub &'a [Token]);
 impl Operation for Bury<'_> {
     type Answer = ();
 
-    /// Before anything is granted: a dead waiter gets nothing.
+    /// Before anything is granted: a dead waiter gets no lease.
     fn prepare(&self, entry: &mut LockEntry, _at: StoreTime) {
         entry.holders.retain(|holder| !self.0.contains(&holder.token));
         entry.waiters.retain(|waiter| !self.0.contains(&waiter.token));

@@ -6,7 +6,7 @@ use crate::fence::FenceBlock;
 use crate::store::{Mode, Renew, RenewRequest};
 use crate::token::Token;
 
-/// Never creates a lease, never takes one away. An exclusive one takes over higher fences; see
+/// It only extends leases that exist. An exclusive lease gets higher fences; see
 /// [`RenewRequest::fences`].
 impl Operation for RenewRequest {
     type Answer = Renew;

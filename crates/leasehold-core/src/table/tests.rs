@@ -23,7 +23,7 @@ mod line;
 mod properties;
 mod set_back;
 
-/// What a waiter's window is here, and by that how long a lease handed to it runs.
+/// A waiter's heartbeat timeout here, and so how long a lease handed to it runs.
 const WINDOW: u64 = 300;
 
 fn cool(length_ms: u64) -> Cooldown {

@@ -1,7 +1,8 @@
 //! A lock's own time, which never goes back.
 //!
-//! A store's clock may: a server's is the time of day of its machine, which people and services set. What was given
-//! before would then end later by the step, and nobody could shorten it whose client has died.
+//! A store's clock may go back: a server's is the time of day of its machine, which people and
+//! services set. Earlier leases would then end later by the step, and the lease of a dead client
+//! could not be shortened.
 
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use super::StoreTime;
 
 /// How a lock's time follows from the store's clock.
 ///
-/// What is given at a moment of this time ends within its length from then, so at any moment no lease has more left
-/// than its length.
+/// Whatever is given at a moment of this time ends within its length from then, so at any moment no
+/// lease has more left than its length.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct LockTime {
-    /// When a lease, a place or a cool-down was last given or prolonged; the origin while nobody uses the lock.
+    /// When a lease, a position or a cooldown was last given or prolonged; the origin while the
+    /// lock is not in use.
     given_at: StoreTime,
     /// How far this time is ahead of the store's clock, in microseconds.
     #[cfg_attr(feature = "serde", serde(with = "crate::fixed"))]
@@ -22,19 +24,19 @@ pub(super) struct LockTime {
 }
 
 impl LockTime {
-    /// The present: no earlier than what was last given, whatever the store's clock shows.
+    /// The present: no earlier than the last grant, whatever the store's clock shows.
     pub(super) fn present(self, clock: StoreTime) -> StoreTime {
         clock.saturating_add(self.ahead()).max(self.given_at)
     }
 
-    /// The same, from which this time goes on with the store's clock.
+    /// As [`present`](Self::present); from there this time goes on with the store's clock.
     pub(super) fn go_on(&mut self, clock: StoreTime) -> StoreTime {
         let present = self.present(clock);
         self.ahead_us = present.as_micros().saturating_sub(clock.as_micros());
         present
     }
 
-    /// Takes in that something is given or prolonged now.
+    /// Records that something is given or prolonged now.
     pub(super) const fn give(&mut self, at: StoreTime) {
         self.given_at = at;
     }
@@ -44,7 +46,7 @@ impl LockTime {
         StoreTime::from_micros(at.as_micros().saturating_sub(self.ahead_us))
     }
 
-    /// By how much the store's clock was set back since this time began, as far as that was noticed.
+    /// By how much the store's clock was set back since this time began, as noticed.
     pub(super) const fn ahead(self) -> Duration {
         Duration::from_micros(self.ahead_us)
     }

@@ -46,7 +46,7 @@ impl From<leasehold::Error> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = match self.0.kind() {
-            // Others are at it. Whoever waits knows for how long their lease still runs.
+            // Other requests have the lock. The caller learns for how long their lease still runs.
             ErrorKind::Timeout => StatusCode::TOO_MANY_REQUESTS,
             ErrorKind::Config => StatusCode::BAD_REQUEST,
             _ => StatusCode::SERVICE_UNAVAILABLE,
@@ -69,7 +69,7 @@ async fn refused(error: SingleFlightError<std::convert::Infallible>) -> Response
     }
 }
 
-/// Under the layer's lock: whoever waited for the same report finds it made.
+/// Under the layer's lock: a request that waited for the same report finds it made.
 async fn report(State(app): State<App>, Path(id): Path<u32>) -> String {
     let made = app.reports.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     if let Some(made) = made {
@@ -99,7 +99,7 @@ async fn main() -> anyhow::Result<()> {
     let store = arguments.next().unwrap_or_else(|| "embedded:".to_owned());
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
 
-    // Before the first lock: what is counted earlier goes nowhere.
+    // Before the first lock: earlier counts are lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let locks = Client::connect(&store).await?;
     let one_at_a_time = ServiceBuilder::new()
@@ -120,7 +120,7 @@ async fn main() -> anyhow::Result<()> {
             term.recv().await;
         })
         .await?;
-    // The requests are answered; what they left behind is given up before the process ends.
+    // The requests are answered; what they left behind is released before the process ends.
     locks.close().await?;
     Ok(())
 }

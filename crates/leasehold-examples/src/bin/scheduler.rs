@@ -11,7 +11,7 @@ use leasehold::{Client, HeldLease};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-/// A job, and how often it runs. A program with crontab's rules has the next time from a library.
+/// A job, and how often it runs. With crontab's rules, a library computes the next time.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     name: &'static str,
@@ -22,8 +22,8 @@ const JOBS: [Job; 2] = [
     Job { name: "mail", every: Duration::from_millis(500) },
     Job { name: "report", every: Duration::from_secs(1) },
 ];
-/// For how long after a tick another host may still come to it: how far apart clocks may be, and how
-/// long a host may be held up.
+/// For how long after a tick another host may still reach it: how far apart clocks may be, and how
+/// long a host may be delayed.
 const LATE_HOSTS: Duration = Duration::from_secs(3_600);
 
 #[expect(clippy::disallowed_methods, reason = "a schedule is about the time of day")]
@@ -42,8 +42,8 @@ impl Job {
 
     /// Runs one tick, unless another host does or did.
     async fn tick(self, client: &Client, number: u128) -> leasehold::Result<()> {
-        // The tick is in the name: a host whose clock is late comes to the same tick, finds it done,
-        // and leaves it. The work of a tick may take longer than the next tick is away.
+        // The tick is in the name: a host whose clock is behind reaches the same tick, finds it
+        // done, and leaves it. The work of a tick may take longer than the time to the next tick.
         let tick = client.once_per(format!("cron/{}/{number}", self.name), LATE_HOSTS);
         // `run` drops the work where it stands when its lease is lost.
         if tick.run(async |lease| self.work(number, &lease).await).await?.is_some() {
@@ -57,7 +57,7 @@ impl Job {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
-    /// Comes to one tick after the other, for so many of them.
+    /// Runs one tick after the other, `ticks` in all.
     async fn keep(self, client: Client, ticks: u64) -> leasehold::Result<()> {
         for _ in 0..ticks {
             let (number, wait) = self.next(time_of_day());
@@ -92,7 +92,7 @@ async fn main() -> anyhow::Result<()> {
         done = all => done?,
         _ = term.recv() => {}
     }
-    // What runs is stopped where it stands, and its lease given back.
+    // Running work is dropped where it stands, and its lease released.
     drop(jobs);
     client.close().await?;
     Ok(())

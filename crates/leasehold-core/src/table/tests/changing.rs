@@ -1,4 +1,4 @@
-//! Changing how a lock is held: its mode, its limit, its cool-down, and asking for it.
+//! Changing how a lock is held: its mode, its limit, its cooldown, and release requests.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn a_changed_limit_serves_the_line_and_is_what_newcomers_must_agree_with() {
     let stored = Kind::Semaphore { limit: count(3) };
     let refusal = refused(&lock.acquire(&with_mode(3, 100, permits(1, 2))));
     assert_eq!(refusal, Refusal::WrongKind { stored });
-    // Who came under the old limit goes on under the new one.
+    // Holders under the old limit go on under the new one.
     assert!(lock.acquire(&with_mode(2, 10_000, permits(1, 2))).fences().is_some());
 }
 

@@ -200,8 +200,8 @@ impl World {
         self.check_repeat(&call, &answer, &notices);
     }
 
-    /// What is said to be in the way is what asking would have said, and nothing where it would
-    /// not have been.
+    /// The table names the obstacle that the request itself would have met, and only if it would
+    /// have met one.
     fn check_obstacle(&self, call: &Call<'_>) {
         let Some(asked) = &call.acquire else { return };
         let asked = AcquireRequest { queue: None, ..asked.clone() };
@@ -258,8 +258,8 @@ impl World {
         }
     }
 
-    /// Nobody waits for what is free, the order is that of the places, and whoever became the
-    /// head is told if it would oversleep, and only then.
+    /// Waiters wait only for what is held, in the order of their positions. A new head is notified
+    /// if it would oversleep, and only then.
     fn check_line(&self, op: &Op, head_before: Option<u8>, notices: &[Notice]) {
         let at_us = self.lock.at_us;
         let info = self.lock.inspect();
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// The same request again changes nothing, tells nobody, and is answered alike.
+    /// The same request again has the same answer, and no effect or notification.
     fn check_repeat(&self, call: &Call<'_>, answer: &Answer, notices: &[Notice]) {
         let mut lock = self.lock.clone();
         let again = Self::apply(&mut lock, call);

@@ -1,4 +1,4 @@
-//! Tests with a store's clock that is set back: nothing lasts longer, and nothing ends early.
+//! Tests with a store's clock that is set back: leases last as long as before.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -122,7 +122,8 @@ fn what_is_in_use_is_told_by_the_stores_clock() {
     assert_eq!(lock.entry.in_use_until(), Some(StoreTime::from_micros(lock.at_us + 10_000_000)));
 }
 
-/// What happens between two looks at the lock: true time passes, and the clock is set back by so much.
+/// What happens between two looks at the lock: true time passes, and the clock is set back by this
+/// much.
 fn between() -> impl Strategy<Value = (u64, u64)> {
     (0..400_u64, prop_oneof![4 => Just(0), 1 => 1..1_000_u64, 1 => Just(HOUR)])
 }

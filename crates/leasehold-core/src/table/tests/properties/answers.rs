@@ -1,4 +1,4 @@
-//! What an answer changes in the second bookkeeping, and what it may not be.
+//! What an answer changes in the second bookkeeping, and which answers are wrong.
 
 use super::*;
 

@@ -54,16 +54,16 @@ pub(super) struct Books {
     pub(super) modes: Vec<Mode>,
     pub(super) held: BTreeMap<u8, Held>,
     pub(super) line: BTreeMap<u8, Waits>,
-    /// The last lease and the last place that each token was told of.
+    /// The last lease and the last position that each token knows of.
     pub(super) fences: BTreeMap<u8, FenceBlock>,
     pub(super) places: BTreeMap<u8, Place>,
     pub(super) beats: BTreeMap<u8, u32>,
-    /// The next places to give to those who are preferred and to the others, once some were given
-    /// since the line was empty.
+    /// The next positions to give, to preferred waiters and to the others, once some were given
+    /// since the queue was empty.
     pub(super) next_places: [Option<Place>; 2],
     pub(super) closed_until_us: u64,
     pub(super) top_fence: Fence,
-    /// Who got the latest lease, while the entry knows, and did not give it back.
+    /// The holder of the latest lease, while the entry knows it and it was not released.
     pub(super) latest: Option<u8>,
 }
 
@@ -111,8 +111,8 @@ impl Books {
         self.held.get(&who).map(|held| held.expires_us)
     }
 
-    /// Whether a place that is brought can be one that was given, and is nobody else's of those that
-    /// have something now: no place is given ahead of the time but behind another one.
+    /// Whether a position that a waiter brings can have been given, and belongs to no other token
+    /// now. A position ahead of the time is only given behind another one.
     pub(super) fn may_have_given(&self, place: Place, in_line: &[Token], at_us: u64) -> bool {
         let present = Place::on_arrival(at_us, place.is_preferred());
         let next = self.next_places[usize::from(!place.is_preferred())].unwrap_or(present);
@@ -120,7 +120,8 @@ impl Books {
         (place <= present || place < next) && others.all(|(_, waits)| waits.place != place)
     }
 
-    /// Enters that a newcomer got this place: the one that it brings, if that may be, or the next.
+    /// Enters that a newcomer got this position: the one that it brings, if that is possible, or
+    /// the next.
     pub(super) fn give(
         &mut self,
         place: Place,
@@ -150,7 +151,7 @@ impl Books {
         assert!(self.held.insert(who, held).is_none(), "granted to its holder");
     }
 
-    /// Enters that a waiter gave a sign of life.
+    /// Enters a waiter's heartbeat.
     pub(super) fn hear(&mut self, asked: Option<&AcquireRequest>, at_us: u64) {
         let Some(asked) = asked else { return };
         let Some(queue) = &asked.queue else { return };

@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) max_waiters: Option<u32>,
 }
 
-/// Which place a waiter asks to have back.
+/// Which position a waiter brings back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Brought {
     Own,
