@@ -9,10 +9,10 @@ use crate::links;
 
 const VERSION: &str = "0.5.4";
 
-/// Documents outside of the book's folder that its pages lead to.
+/// Documents outside of the book's folder that its pages link to.
 const BESIDE: &[&str] = &["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 
-/// Files of the book's folder that are no pages, and that pages show or lead to.
+/// Files of the book's folder that are not pages, but that pages show or link to.
 const FILES: &[&str] = &["documents.schema.json", "picture.svg"];
 
 /// The folder of pages that are a chapter.
@@ -72,7 +72,8 @@ fn plots(root: &Path) -> Result<Vec<String>, String> {
     Ok(plots)
 }
 
-/// Lays out what mdBook reads: all pages in one folder and its chapter, and no link that leads out of it.
+/// Lays out what mdBook reads: all pages in one folder and its chapter, and no link that leads out
+/// of it.
 fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     let fail = |error| format!("{}: {error}", staged.display());
     let source = staged.join("docs");
@@ -113,7 +114,8 @@ fn stage(root: &Path, staged: &Path) -> Result<(), String> {
     fs::write(source.join("SUMMARY.md"), summary).map_err(fail)
 }
 
-/// A page whose links lead to pages beside it, or are plain text where there is no such page.
+/// A page whose links lead to pages in the same folder, or become plain text if that page does not
+/// exist.
 fn flattened(text: &str, known: &[&str]) -> String {
     let mut out = text.replace("](../", "](").replace("](docs/", "](");
     let targets: Vec<String> = links::targets(&out).map(str::to_owned).collect();

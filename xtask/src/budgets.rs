@@ -1,7 +1,7 @@
 //! Refuses a page that has more words than its budget, so that pages are read to their end.
 //!
-//! Words count in prose and tables, outside of code. A budget grows in the same commit as its page, for a
-//! reason that the commit gives.
+//! Words count in prose and tables, outside of code. A budget grows in the same commit as its page,
+//! for a reason that the commit gives.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `cargo xtask check`: runs the steps in order, times each, and stops at the first failure.
 //!
-//! What runs programs comes last: all of them are run, and what failed is told at the end.
+//! Steps that run programs come last. All of them run, and the failures are listed at the end.
 
 use std::env;
 use std::fs;
@@ -20,13 +20,14 @@ use crate::{doc_links, features, hygiene, interop, root, surface};
 pub(crate) enum Scope {
     /// What CI checks.
     Everything,
-    /// What changes most often: no feature combinations, no documentation, no other libraries, no torture, no simulation.
+    /// Only what changes most often: it leaves out feature combinations, documentation, other
+    /// libraries, torture and simulation.
     Fast,
 }
 
 type Step = fn() -> Result<(), String>;
 
-/// Name, whether [`Scope::Fast`] leaves it out, and what it does.
+/// The name, whether [`Scope::Fast`] leaves it out, and the function.
 const STEPS: &[(&str, bool, Step)] = &[
     ("format", false, format),
     ("hygiene", false, || hygiene::run(root())),
@@ -39,7 +40,7 @@ const STEPS: &[(&str, bool, Step)] = &[
 pub(crate) fn run(scope: Scope) -> Result<(), String> {
     tools()?;
     let begin = now();
-    // Mostly a wait for registries. The trials themselves try again what fails here, and say why.
+    // Mostly waits for registries. If this fails, the trials try again, and report why.
     let prepared = (scope == Scope::Everything).then(|| thread::spawn(interop::prepare));
     for (name, slow, step) in STEPS {
         if *slow && scope == Scope::Fast {
@@ -81,7 +82,7 @@ pub(crate) fn seconds(elapsed: Duration) -> String {
     format!("{:.1} s", elapsed.as_secs_f64())
 }
 
-/// Cargo reports a missing component as an unknown command; this says what to do.
+/// Cargo reports a missing component as an unknown command; this names the remedy.
 fn tools() -> Result<(), String> {
     for (tool, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !has(tool) {
@@ -115,9 +116,9 @@ fn feature_sets() -> Result<(), String> {
 fn documentation() -> Result<(), String> {
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     let args = ["doc", "--no-deps", "--all-features", "--document-private-items"];
-    // Apart: the program is called like the library, and both would go to the same files.
+    // Separate, since the program has the library's name, and both would write the same files.
     cargo(&[&args[..], &["--package", "leasehold-cli", "--bins"]].concat(), &strict)?;
-    // Pages of the program, and of earlier runs, link to what there is no more.
+    // Pages of the program, and of earlier runs, have links to pages that are gone.
     let pages = documents();
     let failed =
         |what: &str, error: &io::Error| format!("can't {what} {}: {error}", pages.display());
@@ -125,7 +126,8 @@ fn documentation() -> Result<(), String> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &error)),
         _ => {}
     }
-    // rustdoc links to another crate's pages if their folder is there, and makes them in no order.
+    // rustdoc links to another crate's pages only if their folder exists, and builds the crates in
+    // any order.
     for library in libraries().map_err(|error| failed("look for the crates of", &error))? {
         fs::create_dir_all(pages.join(library)).map_err(|error| failed("make", &error))?;
     }
@@ -133,7 +135,7 @@ fn documentation() -> Result<(), String> {
     documentation_links()
 }
 
-/// The libraries of the workspace, as rustdoc calls them.
+/// The libraries of the workspace, by rustdoc's names.
 fn libraries() -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root().join("crates"))? {
@@ -158,13 +160,14 @@ fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
-/// Builds all test programs. One runs at a time: two of the large ones take all that two processors have.
+/// Builds all test programs. They run one at a time: two of the large ones need all of two
+/// processors.
 fn tests() -> Result<Vec<Job>, String> {
     let args = ["test", "--no-run", "--workspace", "--all-features"];
     let targets = ["--lib", "--bins", "--tests", "--examples"];
     let format = ["--message-format", "json-render-diagnostics"];
     let messages = output(&[&args[..], &targets, &format].concat())?;
-    // They wait for servers, leases and each other more than they compute.
+    // Tests mostly wait for servers, leases and each other.
     let threads = env::var("RUST_TEST_THREADS").unwrap_or_else(|_| {
         (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
     });
@@ -190,7 +193,7 @@ impl TestProgram {
     }
 }
 
-/// Those in cargo's messages.
+/// The test programs in cargo's messages.
 fn test_programs(messages: &str) -> Vec<TestProgram> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let tests = messages.filter(|it| it["profile"]["test"] == true);
@@ -205,7 +208,7 @@ fn test_programs(messages: &str) -> Vec<TestProgram> {
     tests.filter_map(program).collect()
 }
 
-/// What else is run, beside the tests: by other commands of this program, and by cargo.
+/// The jobs besides the tests: other commands of this program, and cargo's.
 fn others() -> Result<Vec<Job>, String> {
     let this = env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let job = |name: &str| {
@@ -251,7 +254,7 @@ fn has(subcommand: &str) -> bool {
 }
 
 pub(crate) fn command(args: &[&str]) -> Command {
-    // Set by cargo for what it runs: the same toolchain all the way down.
+    // Set by cargo for its children, so that all use the same toolchain.
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root()).stdin(Stdio::null());
     command

@@ -1,8 +1,8 @@
 //! Checks that ARCHITECTURE.md draws the circles of modules that exist, and no others.
 //!
 //! A room is a file below `src` of a crate, `folder/mod.rs` being the room `folder`. An arrow goes
-//! from a room to each that its text names: by a path from `crate`, `super` or `self`, or by the name
-//! of a module below it. The crate's root has no arrows, and tests import what they like.
+//! from a room to each that its text names: by a path from `crate`, `super` or `self`, or by the
+//! name of a module below it. The crate's root has no arrows, and tests import what they like.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -103,7 +103,7 @@ fn target(here: &[&str], path: &[String], rooms: &BTreeMap<String, String>) -> O
         .find(|room| rooms.contains_key(room))
 }
 
-/// All paths in a text, a group such as `a::{b, c::d}` as several.
+/// All paths in a text; a group such as `a::{b, c::d}` counts as several.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -163,7 +163,7 @@ fn first_word(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The sets of more than one room in which each leads to each other.
+/// The sets of several rooms in which each leads to every other.
 fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         arrows.keys().map(|from| (from.as_str(), reachable(arrows, from))).collect();

@@ -14,8 +14,8 @@ const AREAS: &[&str] = &[
     "sim", "docs", "ci", "deps", "all",
 ];
 
-/// What is wrong with the messages of the commits since [`SINCE`]. Where that commit is not to be
-/// had (no history, or a shallow one), says so in `Err`.
+/// The faults in the messages of the commits since [`SINCE`]. `Err` if that commit is missing, as
+/// in a shallow clone.
 pub(crate) fn findings(root: &Path) -> Result<Vec<String>, String> {
     let range = format!("{SINCE}..HEAD");
     let output = Command::new("git")

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: makes everything that users get, in `target/dist`.
 //!
-//! A part that this machine can't make is named at the end, with what it needs, and fails the whole;
-//! the others are made all the same.
+//! If this machine can't make a part, all other parts are made anyway. At the end, the run fails
+//! and names that part and what it needs.
 
 use std::env::consts::ARCH;
 use std::ffi::OsStr;
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 
 use crate::{check, root, torture};
 
-/// What the image is called until its user gives it another name.
+/// The image's name, until its user gives it another one.
 const IMAGE: &str = "leasehold";
-/// What is not published: what checks and measures the rest.
+/// Unpublished packages, which check and measure the others.
 const PRIVATE: [&str; 5] =
     ["leasehold-bench", "leasehold-examples", "leasehold-interop", "leasehold-testkit", "xtask"];
 
-/// For the static program: without it, each start first writes the place that the system chose into
-/// fifty pages of tables.
+/// For the static program. Without it, each start first writes the address that the system chose
+/// into fifty pages of tables.
 const AT_A_FIXED_PLACE: &[&str] = &["-C", "relocation-model=static"];
 /// The linker that comes with the compiler: what it links starts sooner.
 const LLD: &[&str] = &["-C", "linker=rust-lld", "-C", "linker-flavor=ld.lld"];
@@ -54,10 +54,10 @@ fn package(directory: &Path) -> Result<(), String> {
     wrap(&build(&[], &[])?, directory, &format!("{ARCH}-linux-gnu"))
 }
 
-/// The program for every Linux.
+/// Makes the program for every Linux.
 ///
-/// With musl: a static program with glibc looks names of hosts up by loading the libraries of the
-/// very glibc that it was built with, and fails elsewhere.
+/// It uses musl. A static program with glibc resolves host names by loading the same glibc's
+/// libraries, and fails where those are missing.
 fn static_package(directory: &Path) -> Result<(), String> {
     let directory = directory.join("static");
     wrap(&build_static()?, &directory, &format!("{ARCH}-linux-static"))
@@ -79,7 +79,7 @@ fn build_static() -> Result<PathBuf, String> {
     build(&["--target", &target], &[AT_A_FIXED_PLACE, LLD].concat())
 }
 
-/// By its recipe, where something here builds recipes; else put together from the static program.
+/// By its recipe if a builder is installed, otherwise assembled from the static program.
 fn image(directory: &Path) -> Result<(), String> {
     let builder = ["podman", "docker"].into_iter().find(|builder| {
         let mut info = Command::new(builder);
@@ -114,8 +114,7 @@ fn crates(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the program for release, for a target, and with options to the compiler for the program alone;
-/// where it is.
+/// Builds the program for release, with options for the program alone; returns its path.
 fn build(target: &[&str], options: &[&str]) -> Result<PathBuf, String> {
     let format = "--message-format=json-render-diagnostics";
     let build =

@@ -1,15 +1,15 @@
 //! Checks the links of the built documentation that rustdoc does not follow.
 //!
-//! These lead to a file beside it or to a place in a page, or came out as text.
+//! They lead to a file in the same folder or to an anchor in a page, or came out as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The pages whose names begin so are ours.
+/// How the names of this project's pages begin.
 const OURS: &str = "leasehold";
 
-/// What a link to an item looks like where it stayed text.
+/// The forms of a link to an item that stayed text.
 const UNLINKED: [&str; 3] = ["(Self::", "(crate::", "(super::"];
 
 /// Checks the documentation in `folder`, where cargo has put it.
@@ -43,7 +43,7 @@ fn collect(folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<(), S
     Ok(())
 }
 
-/// What is wrong with the links of these pages, by their paths.
+/// The faults in the links of these pages, by their paths.
 fn findings(pages: &BTreeMap<PathBuf, String>, exists: &dyn Fn(&Path) -> bool) -> BTreeSet<String> {
     let places: BTreeMap<&Path, BTreeSet<&str>> =
         pages.iter().map(|(path, page)| (path.as_path(), values(page, "id").collect())).collect();
@@ -69,7 +69,7 @@ fn findings(pages: &BTreeMap<PathBuf, String>, exists: &dyn Fn(&Path) -> bool) -
     findings
 }
 
-/// Whether a target is a file here; what other crates' documentation brings along is theirs.
+/// Whether a target is a file of this project; other crates' documentation is not checked.
 fn is_beside(target: &str) -> bool {
     let file = target.split('#').next().unwrap_or_default();
     let foreign = target.contains(":") || target.contains('$');
@@ -99,7 +99,7 @@ fn values<'a>(page: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> +
     })
 }
 
-/// The text of a page without its marks and without code.
+/// The text of a page, without its tags and its code.
 fn text(page: &str) -> String {
     let mut text = String::new();
     let mut code = 0_u32;
@@ -117,8 +117,8 @@ fn text(page: &str) -> String {
     text
 }
 
-/// Whether rustdoc made the link up: it can't name the page of a trait whose module is private, when it
-/// shows what another crate's types do with it.
+/// Whether rustdoc made the link up. If a trait's module is private, rustdoc can't name its page
+/// when it shows another crate's implementations.
 fn is_guessed(link: &str) -> bool {
     let (file, place) = link.split_once('#').unwrap_or((link, ""));
     let name = file.rsplit('/').next().unwrap_or(file);

@@ -1,7 +1,7 @@
 //! Lists the sets of Cargo features to build of every package: none, and each alone.
 //!
-//! Other steps build all of them. What is left out needs two features to be there and a third not to be:
-//! all without one would show some of that, and took nearly half of the time.
+//! Other steps build all of them. This omits bugs that need two features on and a third one off.
+//! Building all features except one would find some of those, but it took nearly half of the time.
 //!
 //! The list comes from `cargo metadata`, so a new feature is covered without being named here. Sets
 //! that amount to the same, because one feature turns on another, are built once.

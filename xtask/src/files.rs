@@ -1,17 +1,17 @@
 //! `cargo xtask files`: prints what each source file is for, by the file's own first line.
 //!
-//! No page repeats these lines, so none can be wrong about a file. Hygiene checks that each line is
-//! a whole sentence.
+//! Pages leave these lines out, so that they are right in one place. Hygiene checks that each
+//! line is a whole sentence.
 
 use std::fs;
 use std::path::Path;
 
 use crate::hygiene;
 
-/// How wide a first line may be, with its marks.
+/// The greatest width of a first line, with its marks.
 const COLUMNS_MAX: usize = 100;
 
-/// Prints each source file with its first line, if path and line have all of the words.
+/// Prints each source file with its first line, if path and line contain all of the words.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let mut files = Vec::new();
     hygiene::collect(root, &mut files)?;
@@ -33,7 +33,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     if found.is_empty() { Err("no file has all of these words".to_owned()) } else { Ok(()) }
 }
 
-/// What is wrong with the first line of a file.
+/// The fault in a file's first line, if any.
 pub(crate) fn finding(name: &str, text: &str) -> Option<String> {
     if !is_source(name) || !name.ends_with(".rs") {
         return None;
@@ -48,7 +48,7 @@ pub(crate) fn finding(name: &str, text: &str) -> Option<String> {
     (!whole).then(|| format!("{name}:1: the line is not a whole sentence with a full stop"))
 }
 
-/// The first line without its marks; `None` for a file without one, and for what is no source.
+/// The first line after its marks; `None` if there is none, or for other files than source.
 fn purpose<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let first = text.lines().next().filter(|_| is_source(name))?;
     let said = first.strip_prefix("//! ").or_else(|| first.strip_prefix("-- "))?;

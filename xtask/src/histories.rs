@@ -11,10 +11,11 @@ use sha2::{Digest as _, Sha256};
 use crate::surface::Task;
 use crate::{root, sim};
 
-/// A line for each seed: its number, and the SHA-256 of what `cargo xtask sim history NUMBER` prints.
+/// A line for each seed: its number, and the SHA-256 of the output of
+/// `cargo xtask sim history NUMBER`.
 const RECORDED: &str = "crates/leasehold-sim/histories.txt";
 
-/// By seed. A new seed is a line with its number, until its digest is recorded.
+/// By seed. A new seed is a line with its number only, until its digest is recorded.
 type Digests = BTreeMap<u64, String>;
 
 pub(crate) fn run(program: &str, processes: u64, task: Task) -> Result<(), String> {
@@ -51,7 +52,7 @@ fn written(digests: &Digests) -> String {
     digests.iter().map(|(seed, digest)| format!("{seed} {digest}\n")).collect()
 }
 
-/// Each history comes from a process of its own, so that nothing is left of the one before.
+/// Each history comes from a new process, so that an earlier one can't influence it.
 fn digests(program: &str, processes: u64, seeds: &Digests) -> Result<Digests, String> {
     let parts = sim::at_once(processes, |process| {
         let own = seeds.keys().filter(|seed| *seed % processes == process);

@@ -1,13 +1,13 @@
-//! `cargo xtask hygiene`: checks what no compiler complains about.
+//! `cargo xtask hygiene`: checks what compilers don't.
 //!
-//! Only rules that a text search decides; everything else is a lint's business.
+//! It has only rules that a text search can decide; for all others there are lints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{book, circles, commits, files as purposes, links, promises, prose, tests_named};
 
-/// What must not be committed in Rust source, and why. Split, so that this file passes.
+/// Text that must not be committed in Rust source, and why. Split, so that this file passes.
 const LEFTOVERS: &[(&str, &str)] = &[
     (concat!("#[ig", "nore"), "a test that does not run proves nothing"),
     (concat!("to", "do!("), "unfinished"),
@@ -15,7 +15,7 @@ const LEFTOVERS: &[(&str, &str)] = &[
     (concat!("db", "g!("), "a debugging aid"),
 ];
 
-/// What reads the words of an error. Split, so that this file passes.
+/// Expressions for the words of an error. Split, so that this file passes.
 const WORDS_OF_ERRORS: &[&str] =
     &["error.to_string()", ".message()", ".message", "stderr", "chain(&error)"];
 const READ_BY: &[&str] =
@@ -27,10 +27,10 @@ const CLASSIFIES: &str = "crates/leasehold-redis/src/classify.rs";
 /// Files that are read, by the end of their name.
 const TEXT: &[&str] = &["rs", "toml", "md", "lua", "sh", "yml", "yaml", "tla", "cfg"];
 
-/// Folders that hold nothing of ours.
+/// Folders with files of other projects.
 const SKIPPED: &[&str] = &["target", ".git"];
 
-/// Beyond this a file holds more than one concept; comments and blank lines are free.
+/// A longer file has more than one concept; comments and blank lines don't count.
 const CODE_LINES_MAX: usize = 800;
 
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -148,7 +148,7 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
     }
 }
 
-/// Whether it is code that runs outside tests, or judges what does.
+/// Whether it is code that runs outside tests, or judges such code.
 fn is_product(name: &str) -> bool {
     let of_tests = name.contains("/tests/") || name.ends_with("tests.rs");
     name.starts_with("crates/") && name.contains("/src/") && !of_tests && name != CLASSIFIES

@@ -1,8 +1,8 @@
 //! `cargo xtask interop`: runs lock libraries of other languages and leasehold on the same locks.
 //!
-//! What their programs need is installed below `target/interop`, with the languages' own tools; the
-//! tools themselves, and what comes with the distribution, by its package manager. Whatever can't be
-//! had fails the run: nothing is left out.
+//! The programs' dependencies are installed below `target/interop`, with the languages' own tools.
+//! The distribution's package manager installs the tools themselves. If anything is missing, the
+//! run fails.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,8 +23,8 @@ const TOOLS: [(&str, &str); 7] = [
 /// Symfony's Lock component, where its package puts it.
 const SYMFONY: &str = "/usr/share/php/Symfony/Component/Lock/autoload.php";
 
-/// Installs and builds what is missing. What was left half done is done again: each part is marked when it is
-/// whole.
+/// Installs and builds what is missing. Each part is marked when it is complete, so half-done parts
+/// are repeated.
 pub(crate) fn prepare() -> Result<(), String> {
     let (sources, built) = folders();
     tools()?;
@@ -54,7 +54,7 @@ fn tools() -> Result<(), String> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        // Not all know the question, but what is there can be asked.
+        // Not all tools know the option, but any answer shows that the tool is there.
         asked.is_err()
     };
     let mut missing: Vec<&str> =
@@ -79,13 +79,13 @@ fn tools() -> Result<(), String> {
         .map_err(|error| format!("{error}; install by hand what is missing: {}", missing.join(" ")))
 }
 
-/// A program with the rights to install, as `./check` gets them: root's own, else those of a sudo that
-/// asks for no password.
+/// A program with the rights to install, as `./check` gets them: as root, or else by a sudo without
+/// a password.
 fn as_root(program: &str) -> Command {
     let mut id = Command::new("id");
     let id = id.arg("-u").stderr(Stdio::null()).output();
     let is_root = id.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
-    // Set by `env`, since sudo passes on no variables.
+    // Set by `env`, since sudo drops variables.
     let mut words = vec!["env", "DEBIAN_FRONTEND=noninteractive", program];
     if !is_root {
         words.splice(0..0, ["sudo", "-n"]);
@@ -95,7 +95,7 @@ fn as_root(program: &str) -> Command {
     command
 }
 
-/// Whether something was built from these files as they are.
+/// Whether something was built from these files in their current state.
 fn is_current(mark: &Path, from: &[PathBuf]) -> Result<Option<String>, String> {
     let mut now = String::new();
     for file in from {
@@ -107,7 +107,7 @@ fn is_current(mark: &Path, from: &[PathBuf]) -> Result<Option<String>, String> {
     Ok(if before == now { None } else { Some(now) })
 }
 
-/// Builds something, unless that was done from the same files before.
+/// Builds something, unless it was built from the same files before.
 fn build(
     folder: &Path,
     from: &[PathBuf],

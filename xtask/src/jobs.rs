@@ -1,8 +1,9 @@
 //! Runs the programs that `check` has built, some side by side.
 //!
-//! A program's output is printed as a whole when it has ended. A program that hangs is ended, and the tests that have
-//! not ended are named. Otherwise the machine's owner ends the whole run, and the output names no test. All failures
-//! are printed once more at the end of the run, since many places show its last lines alone.
+//! A program's output is printed as a whole when it has ended. A program that hangs is ended, and
+//! the tests that have not ended are named. Otherwise the machine's owner ends the whole run, and
+//! the output names no test. All failures are printed once more at the end of the run, since many
+//! places show its last lines alone.
 
 use std::io::{self, BufRead as _, BufReader, PipeReader};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +13,15 @@ use std::time::Duration;
 
 use crate::check;
 
-/// No test takes a quarter as long on a quiet machine.
+/// On a quiet machine every test takes less than a quarter of this.
 const SILENCE: Duration = Duration::from_secs(600);
 
 const TICK: Duration = Duration::from_secs(1);
 
-/// A failure says in fewer lines why it is one; what stands below is how it came to be.
+/// Fewer lines explain a failure; the lines below only show how it came about.
 const LINES_OF_A_FAILURE: usize = 40;
 
-/// What a program said of the tests that failed: at most [`LINES_OF_A_FAILURE`] of each.
+/// The output about failed tests: at most [`LINES_OF_A_FAILURE`] for each.
 #[derive(Debug, Default)]
 struct Failures {
     lines: Vec<String>,
@@ -34,7 +35,7 @@ impl Failures {
         if !self.begun || line.is_empty() {
             return;
         }
-        // Their names stand once more below all that they said.
+        // Below their output, the failed tests are listed once more.
         if line == "failures:" || line.starts_with("---- ") || line.starts_with("test result: ") {
             self.of_this = 0;
         }
@@ -45,7 +46,7 @@ impl Failures {
     }
 }
 
-/// The tests that the harness has called slow and that have not ended.
+/// The tests that the harness reported as slow and that are still running.
 #[derive(Debug, Default)]
 struct Slow(Vec<String>);
 
@@ -55,21 +56,22 @@ impl Slow {
         if let Some((name, _)) = rest.split_once(" has been running for over ") {
             self.0.push(name.to_owned());
         } else if let Some((name, _)) = rest.split_once(" ... ") {
-            // What is expected of a test stands behind its name.
+            // What is expected of a test follows its name.
             let name = name.split(" - ").next().unwrap_or(name);
             self.0.retain(|slow| slow != name);
         }
     }
 }
 
-/// A program and what it is called in the output.
+/// A program and its name in the output.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) command: Command,
 }
 
-/// Runs all of them, each queue in its order and the queues side by side; whatever fails, all are run.
+/// Runs all jobs: each queue in order, and the queues in parallel. After a failure the others still
+/// run.
 pub(crate) fn run(queues: Vec<Vec<Job>>) -> Result<(), String> {
     let failed = thread::scope(|scope| {
         let all = |queue: Vec<Job>| queue.into_iter().map(whole).filter_map(Result::err);
@@ -85,7 +87,7 @@ pub(crate) fn run(queues: Vec<Vec<Job>>) -> Result<(), String> {
     Err(format!("what failed, once more:\n{}", failed.join("\n")))
 }
 
-/// Runs it and prints what it said; an error has what it said of its failures.
+/// Runs a job and prints its output; an error has the output about its failures.
 fn whole(Job { name, command }: Job) -> Result<(), String> {
     let begin = check::now();
     let mut output = Output::default();
@@ -106,7 +108,7 @@ fn whole(Job { name, command }: Job) -> Result<(), String> {
     })
 }
 
-/// What a program has said.
+/// The output of a program so far.
 #[derive(Debug, Default)]
 struct Output {
     lines: Vec<String>,
@@ -128,7 +130,7 @@ fn run_within(mut command: Command, silence: Duration, output: &mut Output) -> R
     let second = writer.try_clone().map_err(cannot)?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second);
     let spawned = command.spawn();
-    // This process's own ends keep the pipe open.
+    // This process's own ends would keep the pipe open.
     drop(command);
     let mut child = spawned.map_err(cannot)?;
     let lines = lines_of(reader);
@@ -140,7 +142,7 @@ fn run_within(mut command: Command, silence: Duration, output: &mut Output) -> R
                 silent = Duration::ZERO;
             }
             Err(RecvTimeoutError::Disconnected) => break,
-            // What a test left behind may keep the pipe open.
+            // A process that a test left behind may keep the pipe open.
             Err(RecvTimeoutError::Timeout) if child.try_wait().map_err(cannot)?.is_some() => break,
             Err(RecvTimeoutError::Timeout) => silent += TICK,
         }
@@ -168,7 +170,7 @@ fn lines_of(output: PipeReader) -> Receiver<String> {
     lines
 }
 
-/// Tells what a program does that has not said anything for long, and kills it.
+/// Describes what a silent program does, and kills it.
 fn end(child: &mut Child, output: &mut Output, silence: Duration) -> String {
     let mut processes = Command::new("ps");
     processes.args(["-eLo", "pid,ppid,tid,stat,etime,wchan:24,args"]).stdin(Stdio::null());

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What is wrong with the links of a document, which lies in `folder`.
+/// The faults in the links of a document in `folder`.
 pub(crate) fn findings(folder: &Path, text: &str) -> Vec<String> {
     targets(text).filter_map(|target| wrong(folder, text, target)).collect()
 }
 
-/// Where a document's inline links and pictures lead, but for those that leave the tree.
+/// The targets of a document's inline links and pictures, except those outside the tree.
 pub(crate) fn targets(text: &str) -> impl Iterator<Item = &str> {
     let prose = text.split("```").step_by(2);
     let inline = prose.clone().flat_map(|prose| prose.split("](").skip(1));

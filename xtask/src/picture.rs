@@ -11,7 +11,8 @@ use crate::torture;
 const COLUMNS: usize = 88;
 const LINE: usize = 18;
 const WIDTH: usize = 760;
-/// Keeps the blanks of columns. On each text, since Chromium's texts don't inherit it from the root.
+/// Keeps the blanks of columns. On each text, since Chromium's texts don't inherit it from the
+/// root.
 const KEPT: &str = "xml:space=\"preserve\"";
 
 struct Pane {

@@ -1,8 +1,8 @@
 //! Checks that every promise has a number, a test of its own, and the text of its exceptions.
 //!
-//! docs/guarantees.md has all promises on one page, numbered without a gap. docs/evidence.md has a
-//! section for each of them, with a test that no other section names. Each exception that the page
-//! marks has its text there.
+//! All promises are on one page, docs/guarantees.md, numbered without a gap. Each has a section in
+//! docs/evidence.md, with at least one test that only that section names. Each exception that the
+//! page marks has its text there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ pub(crate) const PROMISES: &str = "docs/guarantees.md";
 /// The page with their tests and exceptions.
 pub(crate) const EVIDENCE: &str = "docs/evidence.md";
 
-/// The part of it in which every item of a list is a promise.
+/// The part of the page in which every list item is a promise.
 const PART: &str = "## Promises";
 
-/// What leads from a promise to its exceptions.
+/// The link from a promise to its exceptions.
 const MARK: &str = "[†]";
 
-/// What comes before the exceptions in a section of the evidence.
+/// The words before the exceptions in a section of the evidence.
 const EXCEPT: &str = "**Except**";
 
-/// What is wrong with the promises of one page and their sections in the other.
+/// The faults in the promises of one page and their sections in the other.
 pub(crate) fn findings(promises: &str, evidence: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let promised = promised(promises, &mut findings);
@@ -53,7 +53,7 @@ pub(crate) fn findings(promises: &str, evidence: &str) -> Vec<String> {
 
 struct Promise {
     line: usize,
-    /// Whether it is marked as one with exceptions.
+    /// Whether it is marked as having exceptions.
     excepted: bool,
 }
 

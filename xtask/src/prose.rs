@@ -1,7 +1,7 @@
 //! `cargo xtask prose`: counts findings of style in each file's prose; no count may grow.
 //!
-//! Prose is the text of Markdown, and the documentation in Rust source: no code, tables and headings.
-//! `xtask/prose.txt` keeps the counts. A file that is not in it has none.
+//! Prose is the text of Markdown, and the documentation in Rust source: no code, tables and
+//! headings. `xtask/prose.txt` keeps the counts. Other files have none.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,13 +6,13 @@ use std::thread;
 use crate::surface::Task;
 use crate::{check, histories, root, torture};
 
-/// These seeds are run each time. They take a minute of one processor, about.
+/// The seeds of every run. They take about a minute of one processor.
 const FIXED_SEEDS: u64 = 130;
-/// They have to be over by then, on the slowest host.
+/// They have to end within this time, on the slowest host.
 const FIXED_SECONDS: &str = "900";
-/// For how long other seeds are run, in seconds of one processor.
+/// How long new seeds are run, in seconds of one processor.
 const NEW_SECONDS: u64 = 30;
-/// More processes than this are not worth their lines.
+/// With more processes, the output is too long for the gain.
 const PROCESSES_MAX: u64 = 4;
 const BUILD: [&str; 7] = [
     "build",
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The same seeds each time, and some that nobody has run; each says with which it begins.
+/// Runs the same seeds each time, and some new ones; each run prints its first seed.
 pub(crate) fn seeds() -> Result<(), String> {
     let (program, processes) = (build(false)?, processes());
     histories::run(&program, processes, Task::Compare)?;
@@ -46,7 +46,7 @@ pub(crate) fn model() -> Result<(), String> {
     simulate(&build(false)?, &["model"])
 }
 
-/// Each processor has its part of the work.
+/// One process for each processor.
 fn processes() -> u64 {
     thread::available_parallelism().map_or(1, |n| n.get() as u64).min(PROCESSES_MAX)
 }
@@ -66,7 +66,7 @@ fn new(program: &str, processes: u64) -> Result<(), String> {
     at_once(processes, |_| simulate(program, &["run", "--new", "--seconds", &seconds])).map(drop)
 }
 
-/// Does so many things, of these numbers, side by side.
+/// Calls `run` with each number below `processes`, in parallel.
 pub(crate) fn at_once<T: Send>(
     processes: u64,
     run: impl Fn(u64) -> Result<T, String> + Sync,
@@ -76,12 +76,12 @@ pub(crate) fn at_once<T: Send>(
         let all: Vec<_> = (0..processes).map(|n| scope.spawn(move || run(n))).collect();
         let ended =
             all.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("a panic".to_owned())));
-        // All of them are waited for, so that each failing seed is printed whole.
+        // Waits for all of them, so that each failing seed is printed whole.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
 
-/// The faults are planted in a build of its own, beside all others.
+/// The faults are planted in a separate build.
 fn build(planted: bool) -> Result<String, String> {
     let mut command = check::command(&BUILD);
     if planted {

@@ -1,9 +1,10 @@
 //! `cargo xtask surface`: compares the public surface with the listing in `docs/api`.
 //!
-//! So a change of the surface shows in the difference. Each method that waits also has to say its cost.
+//! So a change of the surface shows in the difference. Each method that waits also has to say its
+//! cost.
 //!
-//! The listing is made of what rustdoc writes for machines. That form is not stable, but what is read
-//! of it here is little and has not changed for long.
+//! The listing is made from rustdoc's output for machines. That format is unstable, but the few
+//! parts that are read here have long been the same.
 
 mod documented;
 mod signature;
@@ -16,11 +17,11 @@ use std::{env, fs};
 use documented::Function;
 use serde_json::Value;
 
-/// The crates that users write against, and the listing's place.
+/// The crates whose API users call, and the folder of the listing.
 const CRATES: [&str; 2] = ["leasehold", "leasehold-core"];
 const FOLDER: &str = "docs/api";
 
-/// What becomes of a listing that is not the one in the tree.
+/// What to do about a listing that differs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
     Compare,
@@ -65,12 +66,12 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<(), String> {
     ))
 }
 
-/// What rustdoc says about a crate.
+/// Rustdoc's description of a crate.
 fn documented(root: &Path, name: &str) -> Result<Value, String> {
     let library = name.replace('-', "_");
     let target = root.join("target").join("surface");
-    // rustdoc's output for machines is unstable. Nothing but this crate's documentation is built
-    // with the permission to use it, and in a folder of its own.
+    // rustdoc's output for machines is unstable. Only the documentation of this crate is built with
+    // that permission, in its own folder.
     let status = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
         .current_dir(root)
         .env("RUSTC_BOOTSTRAP", &library)
@@ -133,7 +134,7 @@ impl<'a> Listing<'a> {
             let name = used["name"].as_str().unwrap_or_default();
             let target = self.item(&used["id"]);
             if target.is_null() || used["is_glob"] == true {
-                // Of another crate, whose own listing has it.
+                // An item of another crate, which has its own listing.
                 let source = used["source"].as_str().unwrap_or_default();
                 self.add(format!("use {within}::{name} = {source}"));
             } else {

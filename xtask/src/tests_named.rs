@@ -1,14 +1,14 @@
 //! Checks that every test that a document names exists.
 //!
 //! Documents name tests as `crate::file::test`, or, for cases of the conformance suite, by the bare
-//! name. A text search decides: the name must stand as a word in a Rust file of that crate, or for
-//! a bare name of the conformance suite.
+//! name. A text search decides: the name must occur as a word in a Rust file of that crate, or of
+//! the conformance suite.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What a path begins with, and the folder in which the test must be.
+/// The first word of a path, and the folder in which its test must be.
 const CRATES: &[(&str, &str)] = &[
     ("bench", "crates/leasehold-bench"),
     ("cli", "crates/leasehold-cli"),
@@ -23,7 +23,7 @@ const CRATES: &[(&str, &str)] = &[
     ("xtask", "xtask"),
 ];
 
-/// A bare name of fewer words is taken for a field, a function or a setting.
+/// A bare name of fewer words counts as a field, a function or a setting.
 const WORDS_MIN: usize = 4;
 
 /// The words of all Rust files, by folder of [`CRATES`].
@@ -43,7 +43,7 @@ impl Names {
         }
     }
 
-    /// Makes [`missing`](Self::missing) quick.
+    /// Sorts the words, for the search in [`missing`](Self::missing).
     pub(crate) fn sort(&mut self) {
         for words in self.0.values_mut() {
             words.sort_unstable();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::check;
 
-/// Without arguments: what CI does.
+/// What CI runs: used without arguments.
 const ALL: [&str; 2] = ["all", "30"];
 
 pub(crate) fn run(args: &[&str]) -> Result<(), String> {
@@ -21,16 +21,16 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("torture {}: {status}", args.join(" "))) }
 }
 
-/// Builds a program of the workspace, and says where it is.
+/// Builds a program of the workspace; returns its path.
 pub(crate) fn built(program: &str) -> Result<String, String> {
     let format = "--message-format=json-render-diagnostics";
-    // With the features of all packages, as the tests are built: a choice of packages is one of features too, and
-    // would build most libraries once more.
+    // With the features of all packages, as the tests are built. Selecting packages would also
+    // select features, and build most libraries again.
     let args = ["build", "--quiet", "--workspace", "--all-features", format, "--bin", program];
     executable(&check::output(&args)?, program)
 }
 
-/// Where cargo says that it has put a program.
+/// Where cargo has put a program, according to its messages.
 pub(crate) fn executable(messages: &str, name: &str) -> Result<String, String> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut artifacts = messages.filter(|message| message["target"]["name"] == name);

@@ -11,7 +11,7 @@ use crate::prose::Found;
 /// Where the counts are kept.
 pub(crate) const COUNTS: &str = "xtask/words.txt";
 
-/// What is not said.
+/// The refused words.
 const REFUSED: [&str; 5] = ["whoever", "whomever", "somebody", "anybody", "everybody"];
 
 /// Files that have to name the words.
@@ -47,7 +47,7 @@ fn findings(name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// An underscore is a part of a word, so the names of tests have none of these.
+/// An underscore is part of a word, so these words don't occur in the names of tests.
 fn refused(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| REFUSED.iter().any(|refused| word.eq_ignore_ascii_case(refused)))

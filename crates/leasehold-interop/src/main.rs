@@ -2,8 +2,9 @@
 //!
 //! They meet on one server and in a cluster.
 //!
-//! `cargo xtask interop` builds their programs and calls this with the folder of their sources, the
-//! folder in which they were built, and the names of those that are to be tried, or none for all.
+//! `cargo xtask interop` builds their programs and calls this. The arguments are the folder of
+//! their sources, the folder of their builds, and the names of the libraries to try, or none for
+//! all.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod program;
@@ -44,7 +45,7 @@ async fn all(sources: &Path, built: &Path, names: &[&str]) -> Result<()> {
     for peer in chosen {
         languages.entry(peer.language).or_default().push(peer);
     }
-    // Most of the time goes by in waiting for leases to run out, which languages can do together.
+    // Most of the time is spent waiting for leases to expire, which languages can do in parallel.
     let mut trials = JoinSet::new();
     let programs = |servers: &Servers| Arc::new(Programs::new(sources, built, servers.ports()));
     let (at_one, at_cluster) = (programs(&one), programs(&cluster));

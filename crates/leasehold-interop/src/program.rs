@@ -11,10 +11,10 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Longer than anything that a program is asked takes.
+/// Longer than any command of a program takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A line of a program's.
+/// A line of a program's output.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Line {
     pub(crate) event: String,
@@ -26,14 +26,14 @@ pub(crate) struct Line {
     pub(crate) value: String,
 }
 
-/// Where the programs are, and the server that they are to use.
+/// The folders of the programs, and the server for them.
 #[derive(Debug)]
 pub(crate) struct Programs {
     /// The folder with their sources.
     pub(crate) sources: PathBuf,
     /// The folder in which they were built.
     pub(crate) built: PathBuf,
-    /// The port of the server, or those of a cluster's nodes with commas between them.
+    /// The port of the server, or the ports of a cluster's nodes, separated by commas.
     pub(crate) ports: String,
     /// Java machines that wait for a command.
     idle: Arc<Mutex<Vec<Process>>>,
@@ -112,7 +112,7 @@ impl Programs {
         }
     }
 
-    /// Starts a program with some words.
+    /// Starts a program with some arguments.
     pub(crate) fn start(&self, language: &str, peer: &str, words: &[&str]) -> Result<Program> {
         let lives_on = language == "java" && words.first() != Some(&"take");
         if !lives_on {
@@ -142,7 +142,7 @@ impl Programs {
     }
 }
 
-/// One command that a program carries out. Dropped, it is killed.
+/// One command under way in a program, which is killed if this is dropped.
 #[derive(Debug)]
 pub(crate) struct Program {
     process: Option<Process>,
@@ -151,7 +151,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// What it says next.
+    /// The next line of output.
     pub(crate) async fn next(&mut self) -> Result<Line> {
         let process = self.process.as_mut().context("BUG: it is there until it is done")?;
         match timeout(PATIENCE, process.lines.recv()).await {
@@ -161,7 +161,7 @@ impl Program {
         }
     }
 
-    /// The next line, which is to be about this.
+    /// The next line, which must be of this event.
     pub(crate) async fn expect(&mut self, event: &str) -> Result<Line> {
         let line = self.next().await?;
         if line.event != event {
@@ -170,12 +170,12 @@ impl Program {
         Ok(line)
     }
 
-    /// What it has said already, if it has said something.
+    /// A line that has arrived already, if any.
     pub(crate) fn said(&mut self) -> Option<Line> {
         self.process.as_mut()?.lines.try_recv().ok()?.ok()
     }
 
-    /// Lets it end, or go on to its next command.
+    /// Lets the program end, or wait for its next command.
     pub(crate) async fn done(mut self) -> Result<()> {
         if self.home.is_none() {
             let process = self.process.as_mut().context("BUG: it is there until it is done")?;

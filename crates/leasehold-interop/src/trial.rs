@@ -1,4 +1,4 @@
-//! What is tried with each library: each keeps the other out, and notices what the other does.
+//! The trials of each library: the two sides exclude each other, and notice each other's changes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,9 +16,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::program::Programs;
 
-/// How often each of four workers takes the lock.
+/// How often each of four workers acquires the lock.
 const TIMES: u32 = 25;
-/// Longer than anything here takes.
+/// Longer than any trial takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A library and its language.
@@ -26,11 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) language: &'static str,
-    /// How leasehold names its layout.
+    /// The name of its layout in leasehold.
     pub(crate) layout: &'static str,
-    /// Where its locks are in the server.
+    /// The prefix of its keys in the server.
     prefix: &'static str,
-    /// Whether its locks can be had in a cluster.
+    /// Whether its locks work in a cluster.
     pub(crate) clusters: bool,
 }
 
@@ -95,21 +95,22 @@ impl Servers {
 /// In milliseconds.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// From the start of their release until ours had it.
+    /// From the start of the library's release until leasehold had it.
     pub(crate) ours_after_theirs: f64,
-    /// From the start of our release until theirs had it.
+    /// From the start of leasehold's release until the library had it.
     pub(crate) theirs_after_ours: f64,
-    /// From the start of their force-unlock until our lease was told to be lost.
+    /// From the start of the library's force-unlock until leasehold reported the loss.
     pub(crate) loss: f64,
 }
 
-/// What came of one library's trials, for the table.
+/// The results of one library's trials, for the table.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) times: Times,
-    /// What they said of a value of another type.
+    /// The library's message about a value of another type.
     pub(crate) wrong_type: String,
-    /// What our release found after their force-unlock, and what text was readable where.
+    /// The answer to leasehold's release after the library's force-unlock, and which side could
+    /// read which text.
     pub(crate) text: String,
 }
 
@@ -138,7 +139,7 @@ impl Trial {
         format!("{}-{trial}", self.peer.name)
     }
 
-    /// All of them.
+    /// Runs all trials.
     pub(crate) async fn run(&self, folder: &Path) -> Result<Outcome> {
         self.counting(folder).await.context("counting together")?;
         let ours_after_theirs = self.they_hold(9_500).await.context("they hold, we wait")?;
@@ -152,7 +153,7 @@ impl Trial {
         Ok(Outcome { times, wrong_type, text })
     }
 
-    /// What is another thing in a cluster.
+    /// Runs the trials that differ in a cluster.
     pub(crate) async fn run_in_cluster(&self, folder: &Path) -> Result<Times> {
         self.counting(folder).await.context("counting together")?;
         let ours_after_theirs = self.they_hold(1_500).await.context("they hold, we wait")?;
@@ -161,7 +162,7 @@ impl Trial {
         Ok(Times { ours_after_theirs, theirs_after_ours, loss })
     }
 
-    /// Four workers, two of each side, write a number that would lose updates if two held the lock.
+    /// Four workers, two of each side, write a number. Two holders at once would lose updates.
     async fn counting(&self, folder: &Path) -> Result<()> {
         let (key, file) = (self.key("count"), folder.join(self.peer.name));
         std::fs::write(&file, "0")?;
@@ -181,7 +182,7 @@ impl Trial {
                     sleep(Duration::from_millis(1)).await;
                     std::fs::write(&file, (value + 1).to_string())?;
                     guard.release().await?;
-                    // So that the others, who ask now and then, get their turn meanwhile.
+                    // Lets the other side, which polls, get its turn meanwhile.
                     sleep(Duration::from_millis(fastrand::u64(20..80))).await;
                 }
                 anyhow::Ok(())
@@ -201,8 +202,8 @@ impl Trial {
         Ok(())
     }
 
-    /// They hold, over three ttls if that is for so long, renewing in their way; we get it as soon
-    /// as they release.
+    /// The library holds the lock, renewing it over three ttls if `ms_held` is that long. Leasehold
+    /// gets it right after the release.
     async fn they_hold(&self, ms_held: u32) -> Result<f64> {
         let key = self.key("theirs");
         let client = self.client().await?;
@@ -220,7 +221,8 @@ impl Trial {
         Ok(ms(held_at, releasing.us))
     }
 
-    /// We hold, over three ttls if that is for so long; they get it when we release.
+    /// Leasehold holds the lock, renewing it over three ttls if `ms_held` is that long. The library
+    /// gets it after the release.
     async fn we_hold(&self, ms_held: u64) -> Result<f64> {
         let key = self.key("ours");
         let client = self.client().await?;
@@ -240,7 +242,8 @@ impl Trial {
         Ok(ms(held.us, releasing))
     }
 
-    /// They end our lease as their library does it; we are told, long before our next renewal.
+    /// The library force-unlocks leasehold's lease, which leasehold reports long before its next
+    /// renewal.
     async fn they_force(&self) -> Result<f64> {
         let key = self.key("force");
         let client = self.client().await?;
@@ -256,7 +259,7 @@ impl Trial {
         Ok(ms(lost_at, forcing.us))
     }
 
-    /// A process of ours is killed; they get the lock when its lease has run out.
+    /// A leasehold process is killed; the library gets the lock when the lease has expired.
     async fn we_die(&self) -> Result<()> {
         let key = self.key("we-die");
         let mut theirs = {
@@ -281,8 +284,8 @@ impl Trial {
         theirs.done().await
     }
 
-    /// They end without a release; we get the lock when their lease has run out, and don't ask
-    /// until then.
+    /// The library's program ends without a release. Leasehold sends no request until the lease has
+    /// expired, and then gets the lock.
     async fn they_die(&self) -> Result<()> {
         let key = self.key("they-die");
         let proxy = Proxy::start(self.servers.of(&key).addr());
@@ -294,7 +297,7 @@ impl Trial {
         let waiting = tokio::spawn(async move { mutex.lock().await });
         loop {
             let before = proxy.stats().requests;
-            // Longer than the pauses of a waiter that asks.
+            // Longer than the pauses of a polling waiter.
             sleep(Duration::from_millis(500)).await;
             ensure!(!waiting.is_finished(), "our waiter asked all the time");
             if proxy.stats().requests == before {
@@ -307,7 +310,7 @@ impl Trial {
         Ok(())
     }
 
-    /// A value that is no lock is taken by nobody.
+    /// Both sides refuse a value that is not a lock.
     async fn wrong_type(&self) -> Result<String> {
         let key = self.key("type");
         let stored = format!("{}{key}", self.peer.prefix);
@@ -326,7 +329,7 @@ impl Trial {
         })
     }
 
-    /// Each reads what the other has stored, as far as there is something to read.
+    /// Each side reads the text that the other side stored, if there is any.
     async fn text(&self) -> Result<String> {
         let key = self.key("text");
         let client = self.client().await?;
@@ -375,7 +378,7 @@ impl Trial {
     }
 }
 
-/// What a process of ours does that is to be killed.
+/// The work of a leasehold process that will be killed.
 pub(crate) async fn hold_until_killed(url: &str, layout: &str, key: &str) -> Result<()> {
     let layout: Layout = layout.parse()?;
     let client = Client::builder().interop(layout).connect(url).await?;

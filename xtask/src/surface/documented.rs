@@ -1,4 +1,4 @@
-//! Checks that each method that waits says its cost, its errors, and what dropping it loses.
+//! Checks that each method that waits documents its cost, its errors, and what dropping it loses.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::signature;
 
-/// Where the twins for threads are.
+/// The module of the blocking API.
 const BLOCKING: &str = "::blocking::";
 
 /// A public function or method, as rustdoc describes it.
@@ -17,7 +17,7 @@ pub(super) struct Function<'a> {
 }
 
 impl Function<'_> {
-    /// What awaiting it gives, if it is async.
+    /// The output of awaiting it, if it is async.
     fn answer(&self) -> Option<String> {
         let function = &self.item["inner"]["function"];
         let output = &function["sig"]["output"];
@@ -41,7 +41,7 @@ impl Function<'_> {
     fn lacks(&self, parts: &[&str]) -> Option<String> {
         let wrong = |part: &&&str| match self.part(part) {
             None => true,
-            // By kind, or as another method.
+            // Errors are named by kind, or by reference to another method.
             Some(text) => **part == "Errors" && !text.contains("[`"),
         };
         let lacking: Vec<&str> = parts.iter().filter(wrong).copied().collect();
@@ -50,7 +50,7 @@ impl Function<'_> {
     }
 }
 
-/// The methods that wait and don't say enough.
+/// The methods that wait and lack some of this documentation.
 pub(super) fn findings(functions: &[Function<'_>]) -> Vec<String> {
     let waiting: BTreeSet<&str> = functions
         .iter()

@@ -25,7 +25,7 @@ pub(super) fn function(function: &Value) -> String {
     )
 }
 
-/// Generic parameters that a caller can name, and what is asked of them.
+/// Generic parameters that a caller can name, with their bounds.
 pub(super) fn generics(generics: &Value) -> String {
     let mut shown = Vec::new();
     for parameter in generics["params"].as_array().into_iter().flatten() {
