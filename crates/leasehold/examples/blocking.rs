@@ -1,4 +1,4 @@
-//! Threads that take turns, without a runtime.
+//! Threads that take a lock alternately, without a runtime.
 //!
 //! `cargo run -p leasehold --example blocking --features blocking`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]

@@ -30,7 +30,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
         for host in 1..=HOSTS {
             let report = report.clone();
             hosts.push(tokio::spawn(async move {
-                // Nobody waits: a closed period is `None`.
+                // A caller never waits here: for a closed period the answer is `None`.
                 report.run(async |lease| (host, lease.fence_even_if_lost())).await
             }));
         }
@@ -46,7 +46,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
     let periods = started.elapsed().as_millis() / PERIOD.as_millis();
     assert!(written <= periods + 1, "one report in each period");
 
-    // A report that fails may be started again in the same period, if that is asked for.
+    // With `run_or_reopen`, a report that fails may be started again in the same period.
     while report.run_or_reopen(async |_| Err::<(), _>("no paper")).await?.is_none() {
         tokio::time::sleep(PERIOD / 10).await;
     }

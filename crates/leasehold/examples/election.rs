@@ -1,4 +1,4 @@
-//! Candidates for one post: one leads, the others stand by, and everybody can see who it is.
+//! Candidates for one post: one leads, the others stand by, and all can see which one leads.
 //!
 //! `cargo run -p leasehold --example election [store URL]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -24,8 +24,8 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
         let (stop, stopped) = oneshot::channel::<()>();
         let candidate = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            // The body is dropped when the post is lost, before anybody else can have it, and the
-            // next campaign begins.
+            // The body is dropped when the post is lost, before another candidate can have it, and
+            // the next campaign begins.
             let lead = async |lease: leasehold::HeldLease| {
                 println!("candidate {n} leads, under fence {}", lease.fence_even_if_lost());
                 std::future::pending::<()>().await;

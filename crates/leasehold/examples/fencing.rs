@@ -20,7 +20,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
     let ledger = Arc::new(FencedCell::new(Vec::new()));
 
     // A pause stops a process with all of its threads, the renewing one too. Here only one thread
-    // stops, so nobody renews.
+    // stops, so renewals are off.
     let mutex = first.mutex("ledger").ttl(Duration::from_millis(600)).renew(false);
     let early = mutex.lock().await?;
     let early_fence = early.fence()?;
@@ -33,12 +33,12 @@ pub(crate) async fn main() -> leasehold::Result<()> {
             // It looks before it writes, as it should. The pause comes right after the look,
             // where no look can help: a debugger, a page fault, a machine that sleeps.
             let was_held = lease.is_held();
-            paused.recv().expect("somebody wakes it");
+            paused.recv().expect("the main task wakes it");
             (was_held, ledger.update(early_fence, |entries| entries.push("by the first")))
         }
     });
 
-    // Waits until the lease has run out.
+    // Waits until the lease has expired.
     let later = second.mutex("ledger").lock().await?;
     let later_fence = later.fence()?;
     println!("second holder: fence {later_fence}, while the first one is still paused");
@@ -55,7 +55,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
     assert_eq!((before, entries), (0, vec!["by the second"]));
     assert_eq!((stale.given(), stale.seen()), (early_fence, Some(later_fence)));
 
-    // The late holder learns it from its own clock and from the store, too.
+    // The stale holder learns it from its own clock and from the store, too.
     assert!(early.fence().is_err());
     assert_eq!(early.release_outcome().await?, Release::NotHeld);
     assert_eq!(later.release_outcome().await?, Release::Released);

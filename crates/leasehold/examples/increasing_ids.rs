@@ -1,4 +1,4 @@
-//! Ids that grow by one, given out by whichever process is asked, without gaps or doubles.
+//! Ids that grow by one, without gaps or doubles, from any of several processes.
 //!
 //! `cargo run -p leasehold --example increasing_ids [store URL]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -48,7 +48,7 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
     ids.sort_unstable();
     assert!(ids.iter().copied().eq(1..=u64::from(SERVERS * IDS_EACH)), "no gaps and no doubles");
 
-    // Ids that only have to grow need no lock's body at all: a fence is such a number.
+    // Ids that only have to grow need no work under the lock: a fencing token is such a number.
     let one = client.mutex("example/ids").lock().await?.fence()?;
     let two = client.mutex("example/ids").lock().await?.fence()?;
     assert!(two > one);

@@ -1,5 +1,5 @@
-//! Jobs that move from one queue to another: both are locked at once, so that no job is in both or
-//! in neither. Workers that take the queues in another order don't block each other for ever.
+//! Jobs that move from one queue to another. Both are locked at once, so that each job is in
+//! exactly one of them. Workers that name the queues in another order don't deadlock.
 //!
 //! `cargo run -p leasehold --example job_queue [store URL]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]

@@ -17,13 +17,13 @@ pub(crate) async fn main() -> leasehold::Result<()> {
         .metadata("what=the report of yesterday");
 
     let Some(guard) = mutex.try_lock().await? else {
-        println!("somebody else is at it");
+        println!("another holder has it");
         return Ok(());
     };
     println!("held: {} with fence {}", guard.key(), guard.fence()?);
     println!("for {:.0?} from now, and renewed in the background", guard.remaining());
 
-    // A second contender gives up soon, and is told who was in the way.
+    // A second contender stops waiting soon, and its error names the holder.
     let error = match mutex.lock_within(Duration::from_millis(50)).await {
         Err(error) if error.kind() == ErrorKind::Timeout => error,
         other => unreachable!("one lock, two holders: {other:?}"),
@@ -34,7 +34,7 @@ pub(crate) async fn main() -> leasehold::Result<()> {
     guard.release().await?;
     println!("released");
 
-    // Taking, working and releasing in one: the body is cut short if the lease is lost.
+    // Taking, working and releasing in one call: the body is cut short if the lease is lost.
     let pages = mutex
         .run(async |lease| format!("12 pages, under fence {}", lease.fence_even_if_lost()))
         .await?;

@@ -1,5 +1,6 @@
-//! A cache that many read and whoever finds it empty fills: readers share, and the one that fills
-//! it turns its read lock into a write lock, in one step.
+//! A cache that many read, and that a reader fills if it is empty.
+//!
+//! Readers share it, and the one that fills it turns its read lock into a write lock, in one step.
 //!
 //! `cargo run -p leasehold --example rw_cache [store URL]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -18,7 +19,7 @@ fn look(cache: &Cache) -> Option<u32> {
     *cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the value, and computes it if nobody has.
+/// Reads the value, and computes it if it is missing.
 async fn read(reader: u32, lock: &RwLock, cache: &Cache) -> leasehold::Result<u32> {
     loop {
         let guard = lock.read().await?;
@@ -27,8 +28,8 @@ async fn read(reader: u32, lock: &RwLock, cache: &Cache) -> leasehold::Result<u3
         }
         let writer = match guard.upgrade().await {
             Ok(writer) => writer,
-            // Others read too. Both would wait for each other for ever, so this one lets go of
-            // what it has, and looks again once it is alone.
+            // Others read too. Two upgrades would wait for each other for ever, so this one
+            // releases its read lock, and looks again once it is alone.
             Err(not) if not.error().kind() == ErrorKind::Conflict => {
                 drop(not.into_guard());
                 lock.write().await?
@@ -39,7 +40,7 @@ async fn read(reader: u32, lock: &RwLock, cache: &Cache) -> leasehold::Result<u3
             println!("reader {reader} fills it, under fence {}", writer.fence()?);
             *cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(42);
         }
-        // Goes on reading; nobody writes in between.
+        // Goes on reading; no writer comes in between.
         let guard = writer.downgrade().await?;
         if let Some(value) = look(cache) {
             drop(guard);

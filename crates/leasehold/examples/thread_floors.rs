@@ -1,6 +1,7 @@
-//! The replies of a forum's thread, numbered 1, 2, 3 …, from whichever server they are posted: the "floors"
-//! of the thread. Two replies never get one number, and no number is left out. The lock is re-entrant, so
-//! that what posts a reply can call what posts a quote under the same lock.
+//! The numbered replies of a forum's thread, its "floors", from any of several servers.
+//!
+//! Each number is given once, and none is left out. The lock is re-entrant, so that the code that
+//! posts a reply can call the code that posts a quote under the same lock.
 //!
 //! `cargo run -p leasehold --example thread_floors [store URL]`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
@@ -22,14 +23,14 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[derive(Clone)]
 struct Server {
     client: Client,
-    /// Who posts: one for each request, whatever functions it goes through.
+    /// The poster: one owner for each request, through all of its functions.
     owner: Owner,
-    /// Stands for a table of replies. It checks the fence, so a server that was paused changes nothing.
+    /// Stands for a table of replies. It checks the fence, so a server that was paused can't write.
     thread: Arc<FencedCell<Thread>>,
 }
 
 impl Server {
-    /// Posts a reply on the next floor, and says which that is.
+    /// Posts a reply on the next floor, and returns its number.
     async fn post(&self, text: &str) -> Result<u64> {
         let guard = self.client.reentrant("example/thread/7", &self.owner).lock().await?;
         let floor = self.thread.update(guard.fence()?, |thread| {
@@ -44,7 +45,7 @@ impl Server {
     /// Posts a quote and the answer to it on two floors, with none between them.
     async fn quote(&self, quoted: &str, answer: &str) -> Result<(u64, u64)> {
         let guard = self.client.reentrant("example/thread/7", &self.owner).lock().await?;
-        // Each takes the lock once more: nobody else posts before the outer guard is released.
+        // Each takes the lock once more: all others wait until the outer guard is released.
         let quote = self.post(quoted).await?;
         let answer = self.post(answer).await?;
         guard.release().await?;

@@ -166,7 +166,7 @@ impl Stage {
         let before = *granted.borrow();
         let kept = believe(guard.lease(), &held, end.cancelled()).await;
         if !kept {
-            // This one does not care: it writes what it has, once somebody else is at work.
+            // This one does not care: it writes what it has, once another one is at work.
             tokio::select! {
                 _ = granted.wait_for(|times| *times > before + 1) => {}
                 () = end.cancelled() => {}
@@ -279,7 +279,7 @@ impl Rest {
         .await;
     }
 
-    /// Has the workers give back what they have, and wait until somebody holds.
+    /// Has the workers release what they have, and waits until one of them holds.
     pub(crate) async fn calm(self) -> Self {
         self.stage.busy.send_replace(false);
         let mut at_work = self.stage.at_work.subscribe();

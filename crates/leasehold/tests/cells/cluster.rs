@@ -230,7 +230,8 @@ async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_save
     assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
 }
 
-/// The source sends everybody on to the node that is gone, until it is told to keep the slot.
+/// The source redirects all clients to the node that is gone, until an operator has it keep the
+/// slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
     if replicas_know_of_moves() {
@@ -249,7 +250,7 @@ async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
     nodes[target].kill();
     promoted(&nodes[target + 3]).await;
     play.outlast().await;
-    assert_eq!(play.granted(), 0, "somebody was granted what was moved away");
+    assert_eq!(play.granted(), 0, "a client was granted what was moved away");
     assert_eq!(source.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"]), "OK");
     play.over();
     play.end().await;

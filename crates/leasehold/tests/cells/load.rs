@@ -26,7 +26,7 @@ const LIMIT: u32 = 3;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Use {
     Mutex,
-    /// Held until somebody asks for it, which all who wait do.
+    /// Held until there is a release request, which all waiters send.
     Asked,
     /// Never released: it runs out.
     Expired,

@@ -1,4 +1,4 @@
-//! What the lock protects: a number that everybody reads, and writes back a little larger.
+//! What the lock protects: a number that all holders read, and write back a little larger.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Servers that are restarted in turn, as for an update, and one to which everybody comes back.
+//! Servers that are restarted in turn, as for an update, and one to which all clients come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

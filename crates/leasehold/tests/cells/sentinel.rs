@@ -58,7 +58,8 @@ async fn block<T: Send + 'static>(
     wait_for("the servers", tokio::task::spawn_blocking(move || what(&set))).await.unwrap()
 }
 
-/// The old primary is told last of all that it is none any more, and grants to whoever is left.
+/// The old primary learns last of all that it is demoted, and grants to the clients that it has
+/// left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r1_a_planned_fail_over_grants_twice_and_the_fence_saves_the_resource() {
     r1(Cell { id: "R1", fault: "`SENTINEL FAILOVER`", ..SET }, "").await;
@@ -69,7 +70,7 @@ async fn r1_a_planned_fail_over_with_grants_that_wait_for_a_replica_loses_no_upd
     r1(Cell { id: "R1", fault: "`SENTINEL FAILOVER`, `replicas=1`", ..SET }, REPLICATED).await;
 }
 
-/// Whoever comes after the promotion finds the new primary at once.
+/// A client that comes after the promotion finds the new primary at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r1_clients_that_were_there_before_a_planned_fail_over_follow_it_with_those_that_come_after()
  {

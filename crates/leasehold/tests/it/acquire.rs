@@ -274,7 +274,7 @@ async fn prolonging_late_what_nobody_has_taken_succeeds_and_says_so() {
         assert!(guard.is_held() && guard.fence().unwrap() > before);
         assert!(guard.is_held_by_store().await.unwrap());
     }
-    // Somebody had it since, and has released it again.
+    // Another holder had it since, and has released it again.
     tokio::time::advance(secs(30)).await;
     assert!(!guard.is_held());
     other.mutex("a").lock().await.unwrap().release().await.unwrap();
@@ -307,7 +307,7 @@ async fn a_detached_lease_is_prolonged_late_where_nobody_has_taken_it() {
     assert_eq!(info.holders[0].metadata.as_str(), "job");
     assert!(info.holders[0].remaining > secs(39));
     assert_eq!(client.renew(&lease, secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
-    // Somebody had it since, and has released it again.
+    // Another holder had it since, and has released it again.
     tokio::time::advance(secs(60)).await;
     mutex.lock().await.unwrap().release().await.unwrap();
     assert_eq!(other.prolong(&anew, secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);

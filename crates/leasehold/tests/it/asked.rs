@@ -126,7 +126,7 @@ async fn a_lease_that_was_asked_for_early_is_not_handed_on_in_the_process() {
     }
     assert!(granted.elapsed() < ms(50), "{:?}", granted.elapsed());
     assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
-    assert!(faults.count(Op::Release) > 0, "handed on though somebody else asked for it");
+    assert!(faults.count(Op::Release) > 0, "handed off although another client requested release");
     next.await.unwrap().unwrap();
 }
 

@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-/// Somebody else who tries all the time, on a thread and a runtime of their own.
+/// Another contender, which tries all the time, on a thread and a runtime of its own.
 struct Contender {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Option<Guard>>,
@@ -116,7 +116,7 @@ impl Contender {
 }
 
 /// The very thing that a lease that is renewed is for: a holder that works for three times its
-/// length, without giving its thread back once, and somebody else who waits for it to slip.
+/// length, without giving its thread back once, and another contender that waits for it to slip.
 fn a_runtime_that_stands_still_costs_no_lease(place: &Place) {
     for runtime in [one_thread(), two_threads()] {
         let (guard, others, contender) = runtime.block_on(async {

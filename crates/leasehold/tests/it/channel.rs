@@ -46,7 +46,7 @@ async fn hand_over(holder: &Client, waiter: Mutex) {
     guard.release().await.unwrap();
 }
 
-/// A proxy that ends every connection on which somebody subscribes.
+/// A proxy that ends every connection with a subscription.
 async fn against_subscriptions(server: SocketAddr) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -99,7 +99,7 @@ async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_lock_that_co
     for _ in 0..3 {
         hand_over(&holder, waiter.mutex("a")).await;
     }
-    // Once there is room, the channel is there without anybody's doing.
+    // Once there is room, the channel is there by itself.
     let guard = holder.mutex("a").lock().await.unwrap();
     let mutex = waiter.mutex("a");
     let waiting_for_it = tokio::spawn(async move { mutex.lock().await });

@@ -25,7 +25,7 @@ async fn opening_a_directory_holds_up_nothing_else_on_the_runtime() {
     while open_files_below(&place.path().join("locks")) > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Somebody is inside, and does not go on for now.
+    // Another process is inside, and does not go on for now.
     let gate = File::open(place.path().join("locks/gate")).unwrap();
     gate.lock().unwrap();
     let mut connecting = pin!(Client::connect(url("locks")));

@@ -1,4 +1,4 @@
-//! One leader at a time, for everybody to see.
+//! One leader at a time, which all can see.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -106,7 +106,7 @@ async fn who_loses_the_post_steps_down_in_time_and_campaigns_again() {
     tokio::time::sleep(secs(30)).await;
     assert_eq!((terms.load(Ordering::SeqCst), leads.load(Ordering::SeqCst)), (1, 1));
     faults.black_out(true);
-    // Somebody else leads as soon as the store allows it; nobody does before the first stepped
+    // Another candidate leads as soon as the store allows it, and only after the first has stepped
     // down.
     let other = world.client().election("a").campaign().await.unwrap();
     assert_eq!(leads.load(Ordering::SeqCst), 0);

@@ -86,7 +86,7 @@ fn record(key: &str) -> String {
     format!("leasehold:{{{key}}}")
 }
 
-/// Waits for somebody to stand in line.
+/// Waits until there is a waiter in the queue.
 async fn until_somebody_waits(client: &Client, key: &str) {
     patiently("a waiter", async {
         while client.inspect(key).await.unwrap().is_none_or(|info| info.waiters.is_empty()) {

@@ -1,5 +1,5 @@
-//! Giving up is part of answering: whoever is told that a lock is not held has nothing in the store
-//! that could hold up others, and may end its process at once.
+//! Leaving the queue is part of the answer. When a caller learns that it has not got a lock, the
+//! store keeps nothing of it that could delay others, and its process may end at once.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::support::{World, cool, ms, secs};
 
-/// A client on a wire that can be made slow, while somebody else holds the locks "a" and "c".
+/// A client on a wire that can be made slow, while another client holds the locks "a" and "c".
 struct Scene {
     world: World,
     faults: FaultStore,

@@ -8,7 +8,7 @@ use leasehold_testkit::fault_store::{FaultStore, Op};
 
 use crate::support::{World, cool, ms, secs};
 
-/// Passes when the lock is closed to everybody until the cool-down is over.
+/// Succeeds if no client can acquire the lock until the cooldown is over.
 async fn closes(client: &Client, key: &str) {
     let closed_for = client.inspect(key).await.unwrap().unwrap().closed_for.unwrap();
     assert!(closed_for > secs(59), "{key} is closed for {closed_for:?}");

@@ -51,7 +51,7 @@ async fn tracked(server: &RedisServer, connections: u64) {
     .await;
 }
 
-/// Returns once somebody reads a key because it is waited for or held.
+/// Returns once a client reads a key because it waits for it or holds it.
 pub(crate) async fn watched(server: &RedisServer) {
     until("a key to be watched", || {
         let stats = server.info("stats");

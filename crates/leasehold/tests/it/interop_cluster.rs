@@ -81,8 +81,7 @@ async fn the_node_that_has_a_lock_tells_its_waiters_and_its_holder() {
     }
 }
 
-/// Redisson's lock and a string, each with somebody who waits and each held, while their slot is
-/// moved.
+/// Redisson's lock and a string, each with a waiter and a holder, while their slot is moved.
 #[tokio::test]
 async fn a_lock_is_followed_to_the_node_that_its_slot_is_moved_to() {
     for name in ["moved-a", "moved-b"] {

@@ -183,7 +183,7 @@ async fn starting_can_be_dropped_at_every_await_and_leaves_the_period_open() {
     .await;
 }
 
-/// Five hosts under random faults: whoever starts it, the next start is a period later, unless the
+/// Five hosts under random faults: after each start, the next one is a period later, unless the
 /// one before came to nothing.
 #[tokio::test(start_paused = true)]
 async fn random_faults_never_start_it_twice_in_a_period() {

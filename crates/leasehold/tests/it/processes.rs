@@ -161,7 +161,7 @@ async fn nothing_is_left(client: &Client) {
         }
     })
     .await
-    .expect("somebody still holds or waits");
+    .expect("a process still holds or waits");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -181,7 +181,7 @@ async fn drop_a_wait(client: &Client) {
         }
     };
     tokio::select! {
-        got = mutex.lock() => panic!("it is held by somebody else: {got:?}"),
+        got = mutex.lock() => panic!("another process holds it: {got:?}"),
         () = in_line => {}
     }
 }

@@ -36,9 +36,9 @@ const fn tried(proof: Proof, doubt: Doubt) -> Tried {
              operation, and compares each answer with that of the table of locks",
         ),
         (Proof::Already | Proof::Told, Doubt::Forgotten) => Tried::Elsewhere(
-            "whoever does not believe a server for its age does not stand in its line either, and \
+            "a client that does not believe a server for its age does not queue there either, and \
              a server that is old enough for that takes longer than a test; `redis::proofs` asks \
-             with the token of somebody who did believe it",
+             with the token of a client that did believe it",
         ),
         (_, Doubt::Elsewhere) => Tried::Elsewhere(
             "no client takes a node of a cluster for a single server; `redis::proofs` asks one all \

@@ -483,8 +483,8 @@ async fn releasing_can_be_dropped_at_every_await() {
     .await;
 }
 
-/// Three owners of two tasks each, in two clients, under random faults: whoever believes to hold
-/// it at the same time believes in the same fence.
+/// Three owners of two tasks each, in two clients, under random faults: all that believe to hold it
+/// at the same time have the same fence.
 #[tokio::test(start_paused = true)]
 async fn random_faults_never_make_two_owners_hold_it() {
     type Belief = (tokio::time::Instant, tokio::time::Instant, Fence);

@@ -215,7 +215,7 @@ async fn a_waiter_that_a_full_server_refuses_leaves_the_line_and_its_lock_to_oth
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert_eq!(waiting(&holder, "a").await, 0);
     assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
-    assert_eq!(holder.inspect("a").await.unwrap(), None, "somebody holds it without knowing");
+    assert_eq!(holder.inspect("a").await.unwrap(), None, "a client holds it without knowing");
     assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
     assert!(waiter.mutex("a").try_lock().await.unwrap().is_some(), "it is not free");
 }

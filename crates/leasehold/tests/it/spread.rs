@@ -83,7 +83,7 @@ async fn one_more_store_moves_only_what_it_takes() {
         }
     }
     assert!((150..350).contains(&moved), "{moved}");
-    // Somebody has the old list yet: that is told, and names such a lock.
+    // A client still has the old list: the finding names such a lock.
     let old = Client::new(Arc::new(before.clone())).unwrap();
     let new = Client::new(Arc::new(after.clone())).unwrap();
     let astray = (0..).map(|number| Key::new(format!("lock/{number}")).unwrap());

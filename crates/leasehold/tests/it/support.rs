@@ -1,4 +1,4 @@
-//! A world in which time stands still until everybody waits.
+//! A world in which time stands still until all tasks wait.
 
 use std::sync::Arc;
 use std::time::Duration;

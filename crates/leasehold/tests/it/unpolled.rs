@@ -44,7 +44,7 @@ async fn a_lease_handed_to_a_future_that_nobody_polls_goes_back_to_the_store() {
         let other = world.client();
         let next = other.mutex("a").lock_within(secs(600)).await.unwrap();
         assert!(begun.elapsed() <= ms(1_200), "{ttl:?}: {:?}", begun.elapsed());
-        // Polled after all, it waits like everybody else, and gets it in the end.
+        // Polled after all, it waits like all others, and gets it in the end.
         let mut sleeper = sleeper;
         poll(&mut sleeper);
         assert!(next.is_held());

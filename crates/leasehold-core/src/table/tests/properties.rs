@@ -183,7 +183,7 @@ impl World {
             _ => false,
         };
         self.check_obstacle(&call);
-        // A hand-over is told of in a notice, so the books can follow without asking the entry.
+        // A notice announces each hand-over, so the books can follow without a look at the entry.
         let answer = Self::apply(&mut self.lock, &call);
         let notices = self.lock.take_notices();
         self.books.held.retain(|_, held| held.expires_us > at_us);
@@ -192,7 +192,7 @@ impl World {
         let end_before = self.books.end_for(op);
         self.enter_answer(&call, &answer, closed_before);
         self.compare();
-        // Whoever stood first before a cool-down has to reckon anew, or before a lease was cut short.
+        // The head has to set its timer again after a cooldown, and after a lease was shortened.
         let closes = self.books.closed_until_us > closed_until_before;
         let is_shorter =
             end_before.zip(self.books.end_for(op)).is_some_and(|(before, after)| after < before);
@@ -242,7 +242,7 @@ impl World {
         let closed = info.as_ref().and_then(|info| info.closed_for);
         assert_eq!(closed.unwrap_or_default(), Duration::from_micros(closed_us));
 
-        // Who has neither a hold nor a place is not kept.
+        // A token without a hold or a position is not kept.
         let kept: Vec<Token> = self.lock.entry.tokens().copied().collect();
         for who in self.books.held.keys() {
             assert!(kept.contains(&token(*who)));
@@ -307,7 +307,7 @@ impl World {
         let mut lock = self.lock.clone();
         let again = Self::apply(&mut lock, call);
         assert_eq!(lock.entry, self.lock.entry, "repeating changed the entry");
-        assert!(lock.notices.is_empty(), "repeating told somebody");
+        assert!(lock.notices.is_empty(), "a repetition notified a waiter");
         let handed_on = !grants(notices).is_empty();
         let expected = match (call.op, answer) {
             (&Op::Acquire { holds, .. }, Answer::Granted(fences)) => {
@@ -336,7 +336,7 @@ fn would_admit(holders: &[HolderInfo], mode: Mode) -> bool {
     match mode {
         Mode::Exclusive => holders.is_empty(),
         Mode::Shared => holders.iter().all(|holder| holder.mode == Mode::Shared),
-        // Not among the modes here; what is shown does not tell who has which bond.
+        // Not among the modes here; the description hides which holder has which bond.
         Mode::Joint(_) => false,
         Mode::Permits { count, limit } => taken(holders) + count.get() <= limit.get(),
     }

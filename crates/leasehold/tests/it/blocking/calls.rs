@@ -97,10 +97,10 @@ fn a_lease_is_renewed_while_its_holder_blocks() {
 #[test]
 fn a_wait_that_runs_out_says_who_holds_the_lock() {
     let (store, client) = world();
-    let guard = client_of(&store).mutex("key").owner("somebody").lock().unwrap();
+    let guard = client_of(&store).mutex("key").owner("web-7").lock().unwrap();
     let error = client.mutex("key").lock_within(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(error.holder().unwrap().owner.as_str(), "somebody");
+    assert_eq!(error.holder().unwrap().owner.as_str(), "web-7");
     let error = client.mutex("key").give_up_early(true).lock_within(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let error = client.mutex("key").fairness(Fairness::Barging).lock_within(SHORT).unwrap_err();

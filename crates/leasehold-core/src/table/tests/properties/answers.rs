@@ -153,8 +153,11 @@ impl World {
                     }
                     Release::Late => {
                         assert!(!books.held.contains_key(&who));
-                        // A lock that is opened again may be handed on in the same step.
-                        assert!(reopen || books.latest == Some(who), "late, but somebody came");
+                        // A lock that is reopened may be granted to a waiter in the same step.
+                        assert!(
+                            reopen || books.latest == Some(who),
+                            "late, but another holder came"
+                        );
                         books.reopen(reopen);
                         let until = at_us + cooldown.unwrap_or(0) * 1_000;
                         books.closed_until_us = books.closed_until_us.max(until);
@@ -179,7 +182,7 @@ impl World {
                 assert_eq!(seen, *answer == ForceRelease::Released);
                 if seen {
                     books.held.remove(&who);
-                    // The fence was raised, unless somebody has been served after that.
+                    // The fence was raised, unless another waiter has been served after that.
                     if self.lock.entry.last_fence() != Some(books.top_fence) {
                         assert!(self.lock.entry.last_fence() > Some(books.top_fence));
                         books.latest = None;
