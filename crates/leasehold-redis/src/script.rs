@@ -55,7 +55,7 @@ pub(crate) struct Scripts {
 
 pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::with(true, str::to_owned));
 
-const FRAGMENTS: [(&str, &str); 21] = [
+const FRAGMENTS: [(&str, &str); 25] = [
     ("begin", include_str!("scripts/begin.lua")),
     ("clock", include_str!("scripts/clock.lua")),
     ("commit", include_str!("scripts/commit.lua")),
@@ -63,15 +63,19 @@ const FRAGMENTS: [(&str, &str); 21] = [
     ("finish", include_str!("scripts/finish.lua")),
     ("in_time", include_str!("scripts/in_time.lua")),
     ("grant", include_str!("scripts/grant.lua")),
+    ("join", include_str!("scripts/join.lua")),
     ("line", include_str!("scripts/line.lua")),
-    ("lost", include_str!("scripts/lost.lua")),
     ("look", include_str!("scripts/look.lua")),
     ("only", include_str!("scripts/only.lua")),
+    ("part", include_str!("scripts/part.lua")),
     ("prolong", include_str!("scripts/prolong.lua")),
     ("read", include_str!("scripts/read.lua")),
+    ("remember", include_str!("scripts/remember.lua")),
+    ("rest", include_str!("scripts/rest.lua")),
     ("seen", include_str!("scripts/seen.lua")),
     ("shown", include_str!("scripts/shown.lua")),
     ("state", include_str!("scripts/state.lua")),
+    ("sweep", include_str!("scripts/sweep.lua")),
     ("tell", include_str!("scripts/tell.lua")),
     ("time", include_str!("scripts/time.lua")),
     ("wanted", include_str!("scripts/wanted.lua")),

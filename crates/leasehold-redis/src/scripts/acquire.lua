@@ -78,17 +78,23 @@ for i = 1, #keys do
     if not answer and room < 0 then answer = {'later'} end
   end
   if not answer then
-    local before, was_closed, place = waiters > 0 and head, closed, nil
+    local before, was_closed, own, record, place = waiters > 0 and head, closed, nil, nil, nil
     if wide then
-      -- include: wide
-      local own, record = what(token)
+      -- include: crowd
+      -- include: join
+      own, record = what(token)
       if own == $WAITS and waits then
         -- A waiter is heard before the line is served, or it would be passed over while it asks.
         local _, its_place, _, _, _, _, arrived, from = unpack('$HEARD', record)
         put(token, pack('$HEARD', 'w', its_place, now, beat, window, behind, arrived) .. sub(record, from))
         latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
       end
-      settle()
+      -- Anything but a lock that can be shared at once.
+      if own or waits or after or waiters + closed > 0 or first_end <= now or not admits(mode, permits, its_limit) then
+        -- include: wide
+        settle()
+        own, record = what(token)
+      end
       was_closed = closed
     end
     -- include: look
@@ -113,7 +119,6 @@ for i = 1, #keys do
     elseif brought < 0 and most >= 0 and waiters >= most then
       answer = {'queue-full', floor(waiters)}
     else
-      rest()
       place = known and make_place(known, false) and known
       local first = preferred
       if place then first = place < $BEHIND end
@@ -132,7 +137,7 @@ for i = 1, #keys do
       latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
       answer = {'waiting'}
     end
-    if wide then tell_first(closed <= was_closed and before, token) end
+    if waiters > 0 then tell_first(closed <= was_closed and before, token) end
     -- include: seen
     -- include: commit
     -- include: shown

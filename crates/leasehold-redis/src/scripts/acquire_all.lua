@@ -23,6 +23,7 @@ for step = 1, 3 do
       wide = true
       -- include: wide
       settle()
+      local own, record = what(token)
       was_closed = closed
       -- include: look
       has = own == $SHARES or ends > 0 and holder == token

@@ -28,6 +28,5 @@ local wide, written
 local survives
 local token, answer, messages, unsent
 -- Made where the first lock is met that needs them: Lua makes functions anew in each call.
-local get, put, what, settle, tell_first, rest
-local leave_line, make_place, admits, issue
-local add_hold, put_hold, drop_hold, hold_at, nearest_hold, remember
+local get, put, what, found_again, put_hold, admits, add_hold, drop_hold, hold_at, lost_hold
+local settle, tell_first, nearest_hold, issue, leave_line, make_place

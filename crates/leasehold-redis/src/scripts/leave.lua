@@ -39,9 +39,13 @@ if not answer then
   -- include: read
 end
 if not answer then
-  -- include: wide
-  local before = waiters > 0 and head
-  settle()
+  -- include: crowd
+  -- include: part
+  local before, unsettled = waiters > 0 and head, waiters + closed > 0 or first_end <= now
+  if unsettled then
+    -- include: wide
+    settle()
+  end
   local own, record = what(token)
   if own == $WAITS then
     local _, place = unpack('$HEARD', record)
@@ -50,7 +54,7 @@ if not answer then
   elseif own == $SHARES then
     local _, _, _, first, hold_epoch, block = unpack('$SHARER', record)
     drop_hold(token, record)
-    remember(token, first, hold_epoch, block)
+    -- include: remember
     answer = {'released'}
   elseif ends > 0 and holder == token then
     ends, asked, changed = 0, 0, true
@@ -59,8 +63,10 @@ if not answer then
     answer = {'not-held'}
   end
   if opens == 1 and answer[1] == 'released' and closed > 0 then closed, changed = 0, true end
-  settle()
-  tell_first(before, nil)
+  if unsettled then
+    settle()
+    tell_first(before, nil)
+  end
   -- include: commit
   -- include: tell
 end

@@ -62,7 +62,7 @@ end
 
 -- Forgets those whose place has run out: in a line of up to $STEP places all of them, in a longer one so many from where
 -- the last call got to.
-function sweep_line()
+local function sweep_line()
   local left, onward, at, from, to, over = $STEP, 0, 1, head, tail, {}
   if walked == 0 then least_window = $FAR end
   while from do
@@ -91,8 +91,15 @@ function sweep_line()
   if waiters > 0 then walked, soonest = onward, onward > 0 and now or least_window end
 end
 
+-- Issues the next fences, and returns the first.
+function issue(block)
+  local first = max(following, least)
+  following, last_epoch, holder, asked, changed = first + block, epoch, '$NOBODY', 0, true
+  return first
+end
+
 -- Hands what is free to the line, and looks at no more than $STEP of those who wait.
-function serve()
+local function serve()
   local looked, trimmed = 0, false
   while waiters > 0 and ends == 0 and closed == 0 and looked < $STEP do
     looked = looked + 1
@@ -127,7 +134,7 @@ function serve()
 end
 
 -- Tells the first in line when the lock can come free, if it would sleep past that moment and is not the one who asks.
-function tell_head(asking)
+local function tell_head(asking)
   local free_at = max(ends, holders > 0 and first_end or 0, closed, now)
   if free_at >= now + longest / 3 then return end
   local its = get(pack('$PLACE', head))

@@ -1,10 +1,9 @@
 -- Looks whether what is wanted is to be had.
 --
--- in: the lock at hand, and what is wanted; out: own and record, what the token has already; known, the place that it
+-- in: the lock at hand, what is wanted, and own, what the token has already; out: known, the place that it
 -- brings, if that can have been given and is nobody else's; has_bond; free; and answer, where it is refused
-local own, record, known, has_bond, free
+local known, has_bond, free
 if wide then
-  own, record = what(token)
   has_bond = mode == 'j' and holders > 0 and taken == permits
   if brought >= 0 then
     local next_place, present = next_preferred, now

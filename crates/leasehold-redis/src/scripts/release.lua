@@ -77,9 +77,14 @@ for i = 1, #keys do
   end
   if not answer then
     local before, was_closed, own, record, ended = waiters > 0 and head, closed, nil, nil, false
+    local unsettled = waiters + closed > 0 or first_end <= now
     if wide then
-      -- include: wide
-      settle()
+      -- include: crowd
+      -- include: part
+      if unsettled then
+        -- include: wide
+        settle()
+      end
       own, record = what(token)
       was_closed = closed
     end
@@ -97,7 +102,7 @@ for i = 1, #keys do
         put(token, sub(record, 1, from - 1) .. text)
       else
         drop_hold(token, record)
-        remember(token, first, hold_epoch, block)
+        -- include: remember
         ended = true
       end
     else
@@ -116,7 +121,7 @@ for i = 1, #keys do
       if flags % 2 == 1 and closed > 0 then closed, changed = 0, true end
       if cooldown > 0 and now + cooldown > closed then closed, given, changed = now + cooldown, now, true end
     end
-    if wide then
+    if unsettled then
       settle()
       tell_first(closed <= was_closed and before, nil)
     end

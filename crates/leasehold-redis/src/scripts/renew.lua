@@ -42,9 +42,13 @@ for i = 1, #keys do
   end
   if not answer then
     local before, ends_now, own, record = waiters > 0 and head, now + lasts, nil, nil
+    local unsettled = waiters + closed > 0 or first_end <= now
     if wide then
-      -- include: wide
-      settle()
+      -- include: crowd
+      if unsettled then
+        -- include: wide
+        settle()
+      end
       own, record = what(token)
     end
     if successor ~= '$NOBODY' then
@@ -83,7 +87,7 @@ for i = 1, #keys do
       local late = ends == 0 and holders == 0 and holder == '$NOBODY' and end_of == following and its_epoch == last_epoch
       answer = {late and 'late' or 'not-held'}
     end
-    if wide then tell_first(before, nil) end
+    if unsettled then tell_first(before, nil) end
     -- include: commit
     -- include: tell
   end

@@ -4,7 +4,6 @@ if type(answer) == 'table' and (answer[1] == 'busy' or answer[1] == 'waiting' or
   if own == $SHARES then
     seen = get(token)
   elseif holders > 0 then
-    rest()
     seen = nearest_hold()
   else
     seen = ends > 0 and get('about')

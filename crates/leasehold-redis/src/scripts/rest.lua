@@ -1,0 +1,33 @@
+-- Makes what a queue, expired leases and the nearest end need.
+--
+-- One function is around all of it: Lua looks up what a function shares with its surroundings each time it makes it,
+-- and finds it at once in a function's own.
+--
+-- in: the lock at hand; crowd.lua, join.lua, part.lua
+if not settle then
+  local function make_ready()
+    local byte, sub, max, min, floor = string.byte, string.sub, math.max, math.min, math.floor
+    local pack, unpack = struct.pack, struct.unpack
+    -- include: sweep
+    -- include: line
+
+    -- Drops what is over, and hands what is free to the line.
+    local swept
+    function settle()
+      if closed > 0 and closed <= now then closed, changed = 0, true end
+      if swept ~= fields then
+        swept = fields
+        if holders > 0 and first_end <= now then sweep_holds() end
+        if waiters > 0 and soonest <= now then sweep_line() end
+      end
+      if waiters > 0 then serve() end
+    end
+
+    -- Notifies a new head of the queue. before: the head until now, or false to notify any; asking: a token that needs no
+    -- notification
+    function tell_first(before, asking)
+      if waiters > 0 and head ~= before then tell_head(asking) end
+    end
+  end
+  make_ready()
+end
