@@ -1,4 +1,4 @@
-//! Lists the least rights that a user of a server needs, by what it does.
+//! Lists the least rights that a user of a server needs for each feature.
 //!
 //! ```
 //! use leasehold_redis::acl::{self, Feature};
@@ -18,13 +18,13 @@ use crate::address::{Address, Topology};
 use crate::interop::Layout;
 use crate::names::Names;
 
-/// Something that a user of a server may be meant to do.
+/// A feature that a user of a server may need.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum Feature {
-    /// Take exclusive locks that are free, renew, release, look at and force-release them.
+    /// Acquire free exclusive locks; renew, release, inspect and force-release them.
     Lock,
-    /// Wait in line and be woken.
+    /// Wait in the queue and be notified.
     Wait,
     /// Share locks: read-write locks and semaphores.
     Share,
@@ -32,7 +32,7 @@ pub enum Feature {
     List,
     /// Write the log of each lock, and read it.
     Log,
-    /// Be a node of a quorum, whose clients ask how long it has run.
+    /// Be a node of a quorum, whose clients read how long it has run.
     Quorum,
     /// Examine the server. Its `config|get` shows the passwords in the server's configuration,
     /// so give it to people, not to services.
@@ -40,10 +40,10 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 7] =
         [Self::Lock, Self::Wait, Self::Share, Self::List, Self::Log, Self::Quorum, Self::Doctor];
-    /// What a service needs that uses all of leasehold: all but [`Feature::Log`],
+    /// The features of a service that uses all of leasehold: all but [`Feature::Log`],
     /// [`Feature::Quorum`] and [`Feature::Doctor`].
     pub const SERVICE: [Self; 4] = [Self::Lock, Self::Wait, Self::Share, Self::List];
 
@@ -61,7 +61,7 @@ impl Feature {
         }
     }
 
-    /// The commands that it needs beside those of [`Feature::Lock`], without which there is none.
+    /// The commands that it needs in addition to [`Feature::Lock`], which is always needed.
     pub(crate) const fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Lock => &[
@@ -78,7 +78,7 @@ impl Feature {
     }
 }
 
-/// The order in which commands stand in a rule: that of docs/wire.md.
+/// The order of commands in a rule, as in docs/wire.md.
 const ORDER: [&str; 18] = [
     "ping",
     "evalsha",
@@ -100,10 +100,12 @@ const ORDER: [&str; 18] = [
     "acl|whoami",
 ];
 
-/// The command that makes a user of the server at `url` with just the rights that the features
-/// need, for the URL's prefix and database. It is one line for `redis-cli`, the same for
-/// every version from Redis 6.2 on; `PASSWORD` stands in for the password. [`Feature::Lock`] is
-/// always included. What an earlier rule gave the user is taken away.
+/// The command that creates a user of the server at `url` with just the rights that the features
+/// need, for the URL's prefix and database.
+///
+/// It is one line for `redis-cli`, the same for every version from Redis 6.2 on; `PASSWORD` stands
+/// for the password. [`Feature::Lock`] is always included. The command also removes rights that the
+/// user had before.
 ///
 /// # Errors
 ///
@@ -114,7 +116,7 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     let names = address.prefix.clone().unwrap_or_else(Names::standard);
     let mut words = beginning(user)?;
     words.push(quoted(&keys(&names)));
-    // From 7 on a new user has none anyway.
+    // From 7 on, a new user has none anyway.
     words.push("resetchannels".to_owned());
     if features.contains(&Feature::Wait) {
         words.push(quoted(&channels(&names)));
@@ -141,13 +143,13 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     Ok(words.join(" "))
 }
 
-/// The command that makes a user of the server at `url` with just the rights that locks in this
-/// layout need: to take, wait for, renew, release and look at them. As [`rule`], but
-/// for the keys: where the layout puts nothing before a lock's name, put the names of your locks, or
-/// what they begin with, in the place of `~*`.
+/// The command that creates a user of the server at `url` with just the rights that locks in this
+/// layout need: to acquire, wait for, renew, release and inspect them.
 ///
-/// In a cluster before version 7, put `+publish` in the place of `+spublish`, which those don't
-/// know.
+/// It is like [`rule`]'s, except for the keys. If the layout has no prefix before a lock's name,
+/// replace `~*` by the names of your locks, or by their prefix.
+///
+/// A cluster before version 7 lacks `+spublish`; write `+publish` instead.
 ///
 /// # Errors
 ///
@@ -158,7 +160,7 @@ pub fn rule_for_layout(url: &str, user: &str, layout: &Layout) -> Result<String>
     let is_cluster = matches!(address.topology, Topology::Cluster);
     let mut words = beginning(user)?;
     words.extend(layout.key_patterns(literal).iter().map(|pattern| quoted(&format!("~{pattern}"))));
-    // From 7 on a new user has none anyway.
+    // From 7 on, a new user has none anyway.
     words.push("resetchannels".to_owned());
     if let Some(pattern) = layout.channel_pattern(literal) {
         words.push(quoted(&format!("&{pattern}")));
@@ -167,7 +169,7 @@ pub fn rule_for_layout(url: &str, user: &str, layout: &Layout) -> Result<String>
     let commands = layout.commands(is_cluster);
     let own = ["ping", "evalsha", "eval", "time", "client|tracking"];
     words.extend(own.iter().chain(&commands).map(|command| format!("+{command}")));
-    // A server is asked for its age before one that waits for replicas believes it.
+    // A server that waits for replicas counts only after its age is known.
     let asks_age = address.replicas.is_some_and(|replicas| replicas > 0)
         && address.fsync != Some(true)
         && address.keep_leases != Some(true);
@@ -176,7 +178,7 @@ pub fn rule_for_layout(url: &str, user: &str, layout: &Layout) -> Result<String>
     Ok(words.join(" "))
 }
 
-/// What a rule begins with, up to the user's password.
+/// The first words of a rule, up to the user's password.
 fn beginning(user: &str) -> Result<Vec<String>> {
     let odd = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
     if user.is_empty() || user.contains(odd) {
@@ -189,7 +191,7 @@ fn beginning(user: &str) -> Result<Vec<String>> {
     Ok(words.map(str::to_owned).to_vec())
 }
 
-/// The rights to commands that a URL's servers are asked besides.
+/// The rights to the commands that the URL's options need.
 fn ending(address: &Address, words: &mut Vec<String>) {
     if address.database != 0 {
         words.push("+select".to_owned());
@@ -215,7 +217,7 @@ pub(crate) fn channels(names: &Names) -> String {
     format!("&{}:wake:*", literal(names.prefix()))
 }
 
-/// Takes their meaning from the special characters of a pattern.
+/// Escapes the special characters of a pattern.
 fn literal(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
@@ -227,7 +229,7 @@ fn literal(text: &str) -> String {
     pattern
 }
 
-/// A word as `redis-cli` reads it back: as it is, or in quotes where it has some itself.
+/// A word as `redis-cli` reads it back: unchanged, or quoted if it has quotes itself.
 fn quoted(word: &str) -> String {
     if !word.contains(['"', '\'']) {
         return word.to_owned();

@@ -1,7 +1,6 @@
 //! Reads a URL: where the server is, how to log in, and how locks are kept there.
 //!
-//! Nothing here repeats a URL or a part of it that could be a secret: not in an error, not in
-//! `Debug`.
+//! Errors and `Debug` output leave out URLs, and all parts of them that may be secret.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +15,7 @@ use crate::names::Names;
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
-/// All that may stand after the question mark.
+/// All options of the query.
 const QUERY_KEYS: [&str; 19] = [
     "cafile",
     "certfile",
@@ -39,22 +38,22 @@ const QUERY_KEYS: [&str; 19] = [
     "user",
 ];
 
-/// The longest lease that anybody takes where grants are confirmed, unless told.
+/// The default of the longest lease, if grants are confirmed.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(60);
-/// Servers count their age in seconds.
+/// Servers report their age in seconds.
 const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 
-/// How long replicas are waited for, unless told.
+/// The default time to wait for replicas.
 pub(crate) const REPLICATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Servers that hang together, and how.
+/// How servers work together.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Topology {
     /// One server.
     Single,
-    /// The addresses are those of sentinels, who know where the primary of this name is.
+    /// The addresses belong to sentinels, which know the primary of this name.
     Sentinel { name: String },
-    /// The addresses are those of some nodes of a cluster, who know the others.
+    /// The addresses belong to some nodes of a cluster, which know the others.
     Cluster,
 }
 
@@ -66,7 +65,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Another server that is reached in the same way.
+    /// Another server with the same way to reach it.
     pub(crate) fn sibling(&self, host: &str, port: u16) -> Self {
         let tls = match self {
             Self::Tcp { tls, .. } => tls.clone(),
@@ -75,7 +74,7 @@ impl Endpoint {
         Self::Tcp { host: host.to_owned(), port, tls }
     }
 
-    /// Its name for people, where it stands for one server alone.
+    /// A single server's name for people.
     pub(crate) fn location(&self) -> String {
         let scheme = match self {
             Self::Tcp { tls: Some(_), .. } => "rediss",
@@ -89,7 +88,7 @@ impl Endpoint {
         matches!(self, Self::Tcp { tls: Some(_), .. })
     }
 
-    /// Where other machines reach it, for people.
+    /// The address for other machines, for people.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Tcp { .. } => self.to_string(),
@@ -122,7 +121,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Files for TLS; without any, the system's authorities are trusted and no certificate is shown.
+/// Files for TLS. By default, the system's authorities are trusted, and the client has no
+/// certificate.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct TlsFiles {
     pub(crate) authorities: Option<PathBuf>,
@@ -147,7 +147,7 @@ pub(crate) struct Address {
     pub(crate) keep_leases: Option<bool>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// Has the password on its first line.
+    /// The password is on its first line.
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) database: i64,
     pub(crate) resp3: bool,
@@ -182,12 +182,13 @@ impl fmt::Debug for Address {
     }
 }
 
-/// A URL with several hosts, of which the standard knows none.
+/// A URL with several hosts, which the URL standard does not allow.
 struct Hosts {
     /// The URL with the first host alone.
     url: String,
     more: Vec<String>,
-    /// What stands before the hosts has an `@` in it: part of a password, or a login of each host.
+    /// The part before the hosts has an `@`, which belongs to a password, or to a login for each
+    /// host.
     doubtful_login: bool,
 }
 
@@ -209,7 +210,7 @@ impl Hosts {
 }
 
 impl Address {
-    /// Reads a URL, and accepts nothing in it that would be ignored.
+    /// Reads a URL; refuses parts that would have no effect.
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let hosts = Hosts::split(url);
         let url = Url::parse(&hosts.url).map_err(|error| {
@@ -246,7 +247,7 @@ impl Address {
         let mut said = BTreeSet::new();
         for (key, value) in url.query_pairs() {
             address.set(&key, &value)?;
-            // It is a known one, so no piece of a password.
+            // A known option, so it can't be part of a password.
             if let Some(key) = said.replace(key) {
                 return Err(refuse(format!("the store's URL says {key} twice; say it once")));
             }
@@ -297,7 +298,7 @@ impl Address {
         Ok(self.endpoint.sibling(&host, port))
     }
 
-    /// Whom to ask: sentinels, nodes, or the one server.
+    /// The servers to contact: sentinels, nodes, or the one server.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         std::iter::once(&self.endpoint).chain(&self.more)
     }
@@ -442,7 +443,7 @@ impl Address {
                 ));
             }
             _ => {
-                // What has no value may be a piece of a password that was typed unescaped.
+                // An option without a value may be part of a password that was typed unescaped.
                 let is_name = |key: &str| {
                     let letters = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
                     !value.is_empty() && key.len() <= 32 && key.bytes().all(letters)
@@ -457,7 +458,7 @@ impl Address {
         Ok(())
     }
 
-    /// The server's name for people, without any secret.
+    /// The server's name for people, without secrets.
     pub(crate) fn location(&self) -> String {
         let database = match self.database {
             0 => String::new(),
@@ -508,7 +509,7 @@ fn database(number: &str) -> Result<i64> {
     }
 }
 
-/// How long an idle lock's last fence may be kept: as long as the longest lease.
+/// The longest time to keep an idle lock's last fence: as long as the longest lease.
 const RETENTION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Checks how long an idle lock's last fence is kept.
@@ -523,7 +524,7 @@ fn retention(text: &str) -> Result<Duration> {
     checked_retention(seconds(text))
 }
 
-/// The path of a file that may be read again, wherever the process has gone by then.
+/// The path of a file that may be read again after the process has changed its directory.
 fn file(key: &str, value: &str) -> Result<PathBuf> {
     let path = PathBuf::from(value);
     if path.is_absolute() {
@@ -548,7 +549,7 @@ pub(crate) fn checked_max_ttl(length: Duration) -> Result<Duration> {
     Err(refuse("max_ttl is between 1s and 30d, as in max_ttl=2m"))
 }
 
-/// Reads a length of time such as `90s`, `10m`, `1h` or `2d`; nothing if it is none.
+/// Reads a length of time such as `90s`, `10m`, `1h` or `2d`; zero if it is malformed.
 fn seconds(text: &str) -> Duration {
     let seconds = text
         .char_indices()
@@ -567,7 +568,7 @@ fn seconds(text: &str) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// More than any primary has.
+/// More replicas than any primary has.
 const REPLICAS_MAX: u32 = 1_000;
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
 

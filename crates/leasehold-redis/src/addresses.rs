@@ -1,7 +1,7 @@
 //! Chooses among the addresses of a name.
 //!
-//! A name may have several addresses. Where they lead to different servers, each grants locks of its own, so one that
-//! is not known for the server that has the locks is not taken in its place.
+//! A name may have several addresses. If they lead to different servers, each of those grants its
+//! own locks. So an address is used only if its server is known to have the locks.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,18 +15,18 @@ use tokio::time::{Instant, timeout_at};
 use crate::address::Endpoint;
 use crate::classify::{Stage, Verdict, io_error};
 
-/// What is at an address.
+/// What an address turned out to be.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
-    /// A primary, and what it calls itself, if this user may ask.
+    /// A primary, and its run id, if this user may read it.
     Primary(Option<String>),
-    /// A server that keeps no locks of its own.
+    /// A server without its own locks.
     Other(Verdict),
-    /// Nothing that answers.
+    /// No answer.
     Silent(Verdict),
 }
 
-/// An address of a name, and what is there.
+/// An address of a name, with the result of asking it.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     pub(crate) at: SocketAddr,
@@ -34,7 +34,7 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// Whether it is a primary that this user may not ask what it calls itself.
+    /// Whether it is a primary whose run id this user may not read.
     pub(crate) fn is_nameless(&self) -> bool {
         self.primary() == Some(None)
     }
@@ -43,7 +43,7 @@ impl Heard {
         matches!(self.said, Said::Silent(_))
     }
 
-    /// What it calls itself, if it is a primary.
+    /// Its run id, if it is a primary.
     fn primary(&self) -> Option<Option<&str>> {
         match &self.said {
             Said::Primary(id) => Some(id.as_deref()),
@@ -52,15 +52,15 @@ impl Heard {
     }
 }
 
-/// The address that locks were taken at.
+/// The address at which locks were acquired.
 #[derive(Clone, Debug)]
 struct Known {
     of: Endpoint,
     at: SocketAddr,
     id: Option<String>,
-    /// The addresses that the name had when they were compared.
+    /// The name's addresses at the last comparison.
     listed: Vec<SocketAddr>,
-    /// The last attempt to connect there failed.
+    /// Whether the last attempt to connect to it failed.
     doubted: bool,
 }
 
@@ -83,7 +83,7 @@ impl Addresses {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses of a server's name, in order of preference; none of a socket.
+    /// The addresses of a server's name, in order of preference; empty for a socket.
     pub(crate) async fn listed(&self, of: &Endpoint) -> Result<Vec<SocketAddr>, Verdict> {
         let Endpoint::Tcp { host, port, .. } = of else { return Ok(Vec::new()) };
         #[cfg(test)]
@@ -103,7 +103,8 @@ impl Addresses {
         Ok(listed)
     }
 
-    /// The address to connect to; `None` where only the endpoint itself says. `ask` finds out what is at one.
+    /// The address to connect to; `None` if the endpoint is enough. `ask` finds out what an address
+    /// is.
     pub(crate) async fn choose<F>(
         &self,
         of: &Endpoint,
@@ -138,7 +139,7 @@ impl Addresses {
         Ok(Some(at))
     }
 
-    /// Takes in how an attempt to connect to the chosen address ended.
+    /// Records how an attempt to connect to the chosen address ended.
     pub(crate) fn settle(&self, of: &Endpoint, connected: bool) {
         if let Some(known) = self.known().as_mut().filter(|known| known.of == *of) {
             known.doubted = !connected;
@@ -152,7 +153,8 @@ fn sorted(listed: &[SocketAddr]) -> Vec<SocketAddr> {
     listed
 }
 
-/// Asks all of them at once; the others for so long yet once one says that it is a primary. In their order.
+/// Asks all addresses at once. After the first primary's answer, the others get a little more time.
+/// Keeps the order.
 pub(crate) async fn hear<F>(
     all: &[SocketAddr],
     grace: Duration,
@@ -190,7 +192,7 @@ where
     heard
 }
 
-/// Two of them that are different servers, or may be.
+/// Two primaries that are different servers, or may be.
 pub(crate) fn apart(heard: &[Heard]) -> Option<(&Heard, &Heard)> {
     let primaries: Vec<_> = heard.iter().filter(|one| one.primary().is_some()).collect();
     let differ = |one: &Heard, other: &Heard| {
@@ -201,7 +203,7 @@ pub(crate) fn apart(heard: &[Heard]) -> Option<(&Heard, &Heard)> {
     Some((first, other))
 }
 
-/// The address that has the locks of this store, by what each says, and by where they were before.
+/// The address with the locks of this store, by the answers and the known address.
 fn choose<'a>(
     of: &Endpoint,
     heard: &'a [Heard],
@@ -209,7 +211,7 @@ fn choose<'a>(
     listed: &[SocketAddr],
 ) -> Result<&'a Heard, Verdict> {
     let refused = |why: String| match known {
-        // Somebody may set it right while leases run.
+        // This may be corrected while leases still run.
         Some(_) => Err(Verdict::nobody_yet(why)),
         None => Err(Verdict::misconfigured(why)),
     };
@@ -245,7 +247,7 @@ fn choose<'a>(
             Said::Silent(verdict) => Some((true, verdict.clone())),
             Said::Primary(_) => None,
         };
-        // What a server says tells more than that it is not there.
+        // A server's answer explains more than its silence.
         let telling = heard.iter().filter_map(failure).min_by_key(|(silent, _)| *silent);
         let nobody = || Verdict::unconnected(format!("no address of {of} answers"));
         return Err(telling.map_or_else(nobody, |(_, verdict)| verdict));

@@ -31,7 +31,7 @@ fn silent(last: u8) -> Heard {
     Heard { at: at(last), said: Said::Silent(Verdict::unconnected("nobody listens")) }
 }
 
-/// The last number of the chosen address, with those of the name, and with what was known.
+/// The last number of the chosen address, given the name's addresses and the known one.
 fn chosen(
     heard: &[Heard],
     known: Option<(u8, &str)>,
@@ -70,7 +70,7 @@ fn two_primaries_of_one_name_are_refused_and_named() {
     assert!(chosen(&[primary(1, "a"), primary(2, "")], None, &[1, 2]).is_err());
     let stays = chosen(&[primary(1, ""), primary(2, "")], Some((2, "")), &[1, 2]);
     assert_eq!(stays.unwrap(), at(2), "where the locks are");
-    // The name leads to another one now, while the first still takes locks.
+    // The name leads to another server now, while the first still grants locks.
     assert!(chosen(&[primary(2, "b"), primary(1, "a")], Some((1, "a")), &[2]).is_err());
 }
 
@@ -144,12 +144,12 @@ async fn a_reconnect_takes_no_other_server_of_the_same_name() {
     let addresses = Arc::clone(&store.access().addresses);
     *addresses.resolved.lock().unwrap() = vec![both[1], both[0]];
     server.kill();
-    // It may be the one that finds the connection ended.
+    // This request may be the one that finds the connection ended.
     drop(run_id(&store, Duration::from_secs(1)).await);
     let before = run_id(&store, Duration::from_secs(3)).await.unwrap_err();
     assert_eq!(before.kind, ErrorKind::Unavailable, "{before:?}");
     assert!(before.message().contains("where the locks are"), "{before:?}");
-    // Nor when the name leads nowhere else now, while both are there.
+    // It also refuses when the name leads only to the other server, while both run.
     server.restart();
     *addresses.resolved.lock().unwrap() = vec![both[1]];
     let refused = run_id(&store, Duration::from_secs(3)).await.unwrap_err();

@@ -1,7 +1,7 @@
-//! Reads why the other side ended a TLS connection.
+//! Reads why the server ended a TLS connection.
 
-/// Whether the server has ended a connection for want of this side's certificate, which servers do after
-/// the handshake.
+/// Whether the server has ended a connection because this side showed no certificate. Servers do so
+/// after the handshake.
 #[cfg(feature = "tls-rustls")]
 pub(crate) fn wants_certificate(error: &std::io::Error) -> bool {
     use tokio_rustls::rustls::{AlertDescription, Error};
@@ -10,7 +10,7 @@ pub(crate) fn wants_certificate(error: &std::io::Error) -> bool {
     matches!(said, Some(Error::AlertReceived(AlertDescription::CertificateRequired)))
 }
 
-/// Whether the server has ended a connection for this side's certificate.
+/// Whether the server has ended a connection because of this side's certificate.
 #[cfg(feature = "tls-rustls")]
 pub(crate) fn refuses_certificate(error: &std::io::Error) -> bool {
     use AlertDescription::{
@@ -35,7 +35,7 @@ pub(crate) fn refuses_certificate(error: &std::io::Error) -> bool {
     )
 }
 
-/// The system's library tells it in words alone.
+/// The system's library reports it by words only.
 #[cfg(all(feature = "tls-native", not(feature = "tls-rustls")))]
 pub(crate) fn refuses_certificate(error: &std::io::Error) -> bool {
     let said = error.to_string();

@@ -1,7 +1,7 @@
 //! Decides what an error means: what failed, whether the request took effect, what to do.
 //!
-//! The one place that judges errors; it does nothing itself. Words of a server are only repeated
-//! where they help, and never those in which a server repeats what it was sent.
+//! This is the one place that judges errors; it has no side effects. It repeats a server's words
+//! only if they help, and never words that may contain what was sent.
 
 mod verdict;
 
@@ -14,24 +14,24 @@ use redis::RedisError;
 
 pub(crate) use self::verdict::{Lack, Next, Redirect, Stage, Verdict};
 
-/// What is said of a lock that can't be read.
+/// The message about an unreadable lock.
 const DAMAGED: &str = "what is stored for the lock is damaged; end all that works under the lock, and remove its key then";
 
 fn unreadable() -> Verdict {
     Verdict::refused(ErrorKind::Corrupt, Next::Fail, DAMAGED)
 }
 
-/// A lock that can't be read, and was not changed.
+/// A lock that can't be read. It was left unchanged.
 pub(crate) fn damaged() -> Error {
     unreadable().to_error()
 }
 
-/// A value that is not ours stands at the lock's key.
+/// A value that leasehold did not write is stored at the lock's key.
 pub(crate) fn foreign() -> Error {
     server("LEASEHOLDFOREIGN", "").to_error()
 }
 
-/// A record of another version of the format stands at the lock's key.
+/// A record of another format version is stored at the lock's key.
 pub(crate) fn other_version(version: &str) -> Error {
     server("LEASEHOLDVERSION", version).to_error()
 }
@@ -50,7 +50,7 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             "the server does not speak RESP3; leave protocol=resp3 out of the URL",
         ),
         Kind::Io => {
-            // The client library shows its cause in a box of its own.
+            // The client library wraps its cause in a box.
             let shown = StdError::source(error)
                 .and_then(|cause| cause.downcast_ref::<Arc<dyn StdError + Send + Sync>>())
                 .and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -68,7 +68,7 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             verdict
         }
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
-        // The client library says so of an answer in which the connection ended.
+        // The client library reports this if the connection ends within an answer.
         Kind::Parse if error.to_string().contains("Unexpected end of input") => {
             io_error(&cut_off(), stage)
         }
@@ -159,7 +159,7 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
     }
 }
 
-/// Codes that servers give, or that stand in the text of an error of a script before Redis 7.
+/// Codes of servers' errors, also as part of the text of a script's error before Redis 7.
 const CODES: [&str; 22] = [
     "ASK",
     "BUSY",
@@ -185,17 +185,19 @@ const CODES: [&str; 22] = [
     "DENIED",
 ];
 
-/// What a server raises inside a script only at its first write: by then nothing has changed.
+/// Errors that a server raises inside a script only at its first write: nothing has changed by
+/// then.
 const BEFORE_THE_FIRST_WRITE: [&str; 4] = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
 
-/// Whether an error stopped a script, by what servers add to the text then. One that the script
-/// returned has no such addition; scripts return errors only before they write.
+/// Whether an error stopped a script, by what servers then add to the text. Errors that a script
+/// returns lack that addition; scripts return errors only before they write.
 fn stopped_a_script(detail: &str) -> bool {
     detail.contains("@user_script") || detail.contains(" script: ")
 }
 
-/// Whether it is an error of the language of scripts. Ours fail so only at what they can't take apart, and before
-/// they write anything of that lock. Where a call that is about several, each for itself, fails so, each is asked for alone.
+/// Whether it is an error of the scripting language. Leasehold's scripts raise one only if they
+/// can't parse a record, before they write to that lock. If that happens in a call about several
+/// independent locks, each is requested separately.
 fn is_bewildered(detail: &str) -> bool {
     detail.contains("user_script:")
         && ["attempt to ", "bad argument "].iter().any(|it| detail.contains(it))
@@ -211,8 +213,8 @@ pub(crate) fn server(code: &str, detail: &str) -> Verdict {
     verdict
 }
 
-/// The code of an error inside a script, and what follows it, where the server gives all such
-/// errors the code `ERR`, as they did until Redis 7.
+/// The code of an error inside a script, and the text after it. Until Redis 7, servers gave all
+/// such errors the code `ERR`.
 fn inner_code<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
     if code != "ERR" || !detail.contains("script") {
         return None;
@@ -227,7 +229,7 @@ fn answered(code: &str, detail: &str) -> Verdict {
     if let Some((code, rest)) = inner_code(code, detail) {
         return answered(code, rest);
     }
-    // To a command that waits for replicas, which writes nothing.
+    // The answer to a command that waits for replicas and does not write.
     if code == "ERR" && detail.starts_with("WAIT") && detail.contains("cannot be used with") {
         return answered("READONLY", "");
     }
@@ -360,7 +362,7 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
     })
 }
 
-/// What the code of an error means to those that branch on it.
+/// The reason that the code of an error stands for.
 fn reason(code: &str) -> Option<Reason> {
     Some(match code {
         "LOADING" | "BUSY" | "UNKILLABLE" => Reason::Busy,
@@ -376,20 +378,21 @@ fn reason(code: &str) -> Option<Reason> {
     })
 }
 
-/// Judges an error without a code of its own. Until Redis 7, errors inside a script came so.
+/// Judges an error with the general code `ERR`. Until Redis 7, errors inside a script had it as
+/// well.
 fn general(detail: &str) -> Verdict {
     let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
     if detail.contains("can't run this command")
         || detail.contains("ACL failure")
-        // While a connection is made, the client library tells the text without its code.
+        // While it connects, the client library reports the text without its code.
         || detail.contains("has no permissions to run")
     {
         return Verdict::refused(ErrorKind::Denied, Next::Fail, missing_right(detail))
             .because(Reason::MissingRight);
     }
     if is_bewildered(detail) {
-        // Where in the script means nothing to whoever has to mend the lock.
-        tracing::debug!(said = %escape::terminal(&shortened(detail)), "a script can't take a lock apart");
+        // The place in the script does not help to repair the lock.
+        tracing::debug!(said = %escape::terminal(&shortened(detail)), "a script can't parse a lock's record");
         return unreadable();
     }
     if detail.contains("non local key") {
@@ -438,7 +441,7 @@ fn general(detail: &str) -> Verdict {
     unclear(escape::terminal(&shortened(detail)).to_string())
 }
 
-/// Judges that a server does not know a command.
+/// Judges that a server lacks a command.
 fn unknown(name: &str) -> Verdict {
     let (kind, message) = match &*name.to_ascii_uppercase() {
         "WAITAOF" => (
@@ -470,13 +473,13 @@ fn unknown(name: &str) -> Verdict {
     Verdict::refused(kind, Next::Fail, message)
 }
 
-/// The command that a server says it does not know; empty where it names none.
+/// The unknown command in a server's error; empty if the error lacks its name.
 fn unknown_command(detail: &str) -> Option<&str> {
     let rest = detail.strip_prefix("unknown command")?;
     Some(rest.split(['\'', '`']).nth(1).unwrap_or_default())
 }
 
-/// A script may have stopped half-way, so what is unclear is unknown.
+/// A script may have stopped half-way, so the effect of an unclear error is unknown.
 fn unclear(text: String) -> Verdict {
     Verdict::new(
         ErrorKind::Protocol,
@@ -496,7 +499,7 @@ fn denied_password(_detail: &str) -> Verdict {
     .because(Reason::WrongPassword)
 }
 
-/// Names the right that a user lacks, as far as the server tells it.
+/// Names the missing right, as exactly as the server's error does.
 fn missing_right(detail: &str) -> String {
     let command = detail.split('\'').nth(1).filter(|name| {
         name.len() < 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'|')
@@ -510,10 +513,10 @@ fn missing_right(detail: &str) -> String {
     format!("the server's ACL: this user {what}; give it the rights that locks need")
 }
 
-/// What the user lacks by an error that the server answered with, if that is what it is about.
+/// What the user lacks according to a server's error, if it is about that.
 pub(crate) fn lack(code: &str, detail: &str) -> Option<Lack> {
     match code {
-        // The command's name stands in quotes, and might be called anything.
+        // The command's name is in quotes, and could be any word.
         "NOPERM" if detail.contains('\'') => Some(Lack::Command),
         "NOPERM" if detail.contains("channel") => Some(Lack::Channels),
         "NOPERM" if detail.contains("key") => Some(Lack::Keys),

@@ -1,4 +1,4 @@
-//! Asks the program for user and password, which may change while it runs.
+//! Gets user and password from the program; they may change while it runs.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,7 +10,7 @@ use leasehold_core::escape;
 
 use crate::classify::Verdict;
 
-/// A user name and a password for a server, and for how long they are valid.
+/// A user name and a password for a server, with their validity.
 ///
 /// `Debug` shows neither.
 ///
@@ -29,21 +29,21 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// This password, of the user that the store's URL names, valid until a server refuses it.
+    /// A password for the user in the store's URL, valid until a server refuses it.
     #[must_use]
     pub fn new(password: impl Into<String>) -> Self {
         Self { user: None, password: password.into(), valid_for: None }
     }
 
-    /// Of this user, whatever the store's URL says.
+    /// Sets the user, which replaces the one in the store's URL.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// Valid for this long, counted from the call that returned them. After three quarters of it, and a
-    /// second at least, they are asked for again, and connections that are open log in anew.
+    /// Valid for this long, counted from the call that returned them. After three quarters of it,
+    /// and at least a second, the store calls the program again, and open connections log in again.
     #[must_use]
     pub const fn valid_for(mut self, length: Duration) -> Self {
         self.valid_for = Some(length);
@@ -57,15 +57,15 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What a program has to log in with, or why it has nothing, for people.
+/// The credentials of a program, or the reason why it has none, for people.
 pub type CredentialsResult = Result<Credentials, Box<dyn StdError + Send + Sync>>;
 
-/// Says what to log in with. May block.
+/// Provides the credentials. May block.
 #[derive(Clone)]
 pub(crate) struct Provide(Arc<dyn Fn() -> Result<Credentials, Verdict> + Send + Sync>);
 
 impl Provide {
-    /// What a program's function returns.
+    /// Calls a program's function.
     pub(crate) fn by(provide: impl Fn() -> CredentialsResult + Send + Sync + 'static) -> Self {
         Self(Arc::new(move || {
             provide().map_err(|error| {
@@ -76,7 +76,7 @@ impl Provide {
         }))
     }
 
-    /// The password on the first line of a file.
+    /// Reads the password from the first line of a file.
     pub(crate) fn file(path: PathBuf) -> Self {
         Self(Arc::new(move || first_line(&path).map(Credentials::new)))
     }
@@ -86,7 +86,7 @@ impl Provide {
     }
 }
 
-/// A password is short; a larger file is another one.
+/// A password is short, so a larger file must be a mistake.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 fn first_line(path: &Path) -> Result<String, Verdict> {

@@ -1,9 +1,9 @@
 //! Runs random operations through the lock table and the scripts, and compares both.
 //!
-//! Every answer, every message and all that is stored must agree after each step.
+//! Every answer, every notification and all stored data must agree after each step.
 //!
 //! Time is virtual on both sides, so leases end exactly on time and the tests don't wait. The
-//! scripts differ from the real ones in the line that reads the clock, and in nothing else.
+//! scripts differ from the real ones only in the line that reads the clock.
 //!
 //! `LEASEHOLD_DIFFERENTIAL_CASES` sets how many sequences each test tries.
 #![expect(clippy::future_not_send, reason = "each test runs on one thread")]
@@ -41,7 +41,7 @@ use crate::transport::{Deadline, Request};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const CLOCK: &str = "clock";
-/// 2027-01-15, so that all sixteen digits are there.
+/// 2027-01-15, a time with all sixteen digits.
 const START_US: u64 = 1_800_000_000_000_000;
 const TOKENS: u8 = 6;
 const CLIENTS: u8 = 3;
@@ -55,7 +55,7 @@ fn client(number: u8) -> ClientId {
     ClientId::from_bytes([0xc0 + number % CLIENTS; 16])
 }
 
-/// What callers have been told, and bring along.
+/// What callers have received, and send later.
 #[derive(Debug, Default)]
 struct Known {
     fences: HashMap<Token, FenceBlock>,
@@ -68,7 +68,7 @@ impl Known {
     }
 }
 
-/// A lock as the table has it, and its callers.
+/// A lock in the table, and its callers.
 #[derive(Debug)]
 struct Lock {
     key: Key,
@@ -90,7 +90,7 @@ struct Both<'a> {
     at_us: u64,
 }
 
-/// What all sequences share.
+/// The state that all sequences share.
 struct World {
     server: RedisServer,
     /// One store for each epoch.
@@ -122,7 +122,7 @@ impl World {
         Self { server, stores, listeners, sequences: 0 }
     }
 
-    /// Somebody who was never there before asks for all of a lock.
+    /// A new caller requests all of a lock.
     async fn stranger(&self, key: &Key, mode: Mode) -> leasehold_core::Result<Acquire> {
         let ttl = leasehold_core::Ttl::new(Duration::from_secs(1)).unwrap();
         let mut request = AcquireRequest::new(key.clone(), Token::from_bytes([0xee; 16]), ttl);
@@ -130,7 +130,7 @@ impl World {
         self.stores[0].acquire(&request, WITHIN).await
     }
 
-    /// The present, for a client of a store that has seen what it has seen.
+    /// The present, for a client of a store with what it has seen.
     fn now(&self, at_us: u64, epoch: u64) -> Now {
         let seen = self.stores[usize::try_from(epoch).unwrap()].shared.seen.load(Ordering::Relaxed);
         let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
@@ -145,7 +145,7 @@ impl World {
         answers.into_iter().map(|answer| answer.unwrap().value).collect()
     }
 
-    /// All messages sent so far, by client. A marker goes through each channel after them.
+    /// All notifications so far, by client. A marker is sent through each channel after them.
     async fn messages(&mut self) -> Vec<Vec<Wake>> {
         let mut markers = redis::pipe();
         for number in 0..CLIENTS {
@@ -170,7 +170,7 @@ impl World {
     }
 }
 
-/// What each client is told.
+/// The notifications of each client.
 fn by_client(notices: &[Notice]) -> Vec<Vec<Wake>> {
     let mut all = vec![Vec::new(); CLIENTS.into()];
     for Notice { client: to, wake, .. } in notices {
@@ -181,7 +181,7 @@ fn by_client(notices: &[Notice]) -> Vec<Vec<Wake>> {
 }
 
 impl Known {
-    /// Takes in what waiters are told.
+    /// Records the notifications to waiters.
     fn hear(&mut self, notices: &[Notice]) {
         for notice in notices {
             if let Wake::Granted { ticket, fences, .. } = &notice.wake {
@@ -242,7 +242,7 @@ impl Both<'_> {
                 let mut scripts = store.acquire(&request, WITHIN).await.unwrap();
                 if let (Acquire::Waiting(table), Acquire::Waiting(scripts)) = (&table, &mut scripts)
                 {
-                    // Exact for the first; else places that were given up may count.
+                    // Exact for the first waiter. For others, abandoned positions may count.
                     let first = [table.position, scripts.position].map(|position| position == 0);
                     if first[0] == first[1] && table.position <= scripts.position {
                         scripts.position = table.position;
@@ -327,7 +327,7 @@ impl Both<'_> {
 async fn agree(world: &mut World, steps: &[Step]) -> Result<Vec<Stored>, TestCaseError> {
     world.sequences += 1;
     if world.sequences.is_multiple_of(2) {
-        // What clients have seen is far ahead of the clock otherwise.
+        // Otherwise the fences that clients have seen would be far ahead of the clock.
         for store in &world.stores {
             store.shared.seen.store(0, Ordering::Relaxed);
         }
@@ -365,11 +365,11 @@ fn check_with(home: Home, scripts: Scripts) {
     assert!(infos.iter().all(|info| info.key.as_str().starts_with("differential {")));
 }
 
-/// What all sequences of a test share.
+/// The state that all sequences of a test share.
 trait Bench {
     fn world(&self) -> &World;
 
-    /// What was tried, to be printed.
+    /// The size of the test, for its output.
     fn tried(&self) -> String {
         format!("{} sequences", self.world().sequences)
     }
@@ -437,7 +437,7 @@ fn scripts_and_table_agree_on_a_waiter_that_asks_in_another_mode() {
     });
 }
 
-/// Each message is sent by the client then, in a command of its own.
+/// Then the client sends each notification, in a separate command.
 #[test]
 fn scripts_and_table_agree_where_no_script_can_publish() {
     check_with(Home::Any, Scripts::publishing_by("FORBIDDEN", Some(CLOCK)));

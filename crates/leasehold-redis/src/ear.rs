@@ -1,4 +1,4 @@
-//! A connection that only listens.
+//! A connection that only receives notifications.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use crate::dial::Socket;
 use crate::resp::{Heard, Inbox, Outbox};
 use crate::transport::judged;
 
-/// The longest thing that is said, in bytes: our messages take a few hundred.
+/// The longest message in bytes: notifications have a few hundred.
 const SAID_MAX: usize = 1024 * 1024;
 
-/// A connection on which messages come, read where they are waited for.
+/// A subscribed connection, read by the task that waits for its messages.
 pub(crate) struct Ear {
     socket: Socket,
     inbox: Inbox,
@@ -22,7 +22,7 @@ pub(crate) struct Ear {
 }
 
 impl Ear {
-    /// Over a socket that speaks version 2 of the protocol, and on which nothing is under way.
+    /// Over an idle socket with version 2 of the protocol.
     pub(crate) fn new(socket: Socket) -> Self {
         Self { socket, inbox: Inbox::new(SAID_MAX), outbox: Outbox::default() }
     }
@@ -44,7 +44,7 @@ impl Ear {
         }
     }
 
-    /// Asks the server for a sign of life. It is sent when something is heard next.
+    /// Requests a sign of life from the server. It is sent at the next [`hear`](Self::hear).
     pub(crate) fn ask_for_life(&mut self) {
         self.say(&cmd("PING"));
     }
@@ -53,7 +53,7 @@ impl Ear {
         self.outbox.push(command);
     }
 
-    /// The next thing that is said; of a message, what `read` makes of it. Cancel safe.
+    /// The next message or reply; `read` converts a message. Cancel safe.
     pub(crate) async fn hear<T>(
         &mut self,
         mut read: impl FnMut(&[u8]) -> T,

@@ -1,20 +1,21 @@
 //! Packs numbers, tokens and texts for records and for script arguments.
 //!
-//! The forms are those of the scripts' `struct` library (Roberto Ierusalimschy's, which Redis and Valkey have built in), all
-//! little-endian: `B`, `H` and `I` are numbers of 1, 2 and 4 bytes, `d` is a double, `cN` are N bytes.
+//! The forms belong to the scripts' `struct` library (by Roberto Ierusalimschy, built into Redis
+//! and Valkey), all little-endian. `B`, `H` and `I` are numbers of 1, 2 and 4 bytes, `d` is a
+//! double, `cN` are N bytes.
 
-/// The version of what is stored, the upper half of a state's first byte.
+/// The version of the stored format: the upper half of a state's first byte.
 pub(crate) const VERSION: u64 = 1;
 
-/// Later than all moments, and exact as a double, as all whole numbers up to it are.
+/// Later than all moments, and the largest number up to which doubles are exact.
 pub(crate) const FAR: u64 = (1 << 53) - 1;
 
-/// A state's shape; each is the begin of the next.
+/// A state's shape; each begins with the fields of the one before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Shape {
-    /// A lock that is free, or held by one alone.
+    /// A lock that is free, or has one holder.
     Plain = 1,
-    /// One that is held by one, and waited for in one range of places.
+    /// A lock with one holder, and one range of positions in its queue.
     Line,
     /// Any other.
     All,
@@ -26,26 +27,35 @@ impl Shape {
     }
 }
 
-/// Shape; until when the key lives; token, when its lease ends, 0 for no lease; when something was last given; the sequence
-/// that follows the last fence, and their epoch.
+/// Shape; expiry of the key; token; end of its lease, 0 without one; time of the last grant;
+/// sequence after the last fence; epoch.
 pub(crate) const PLAIN: &str = "<Bdc16dddH";
-/// And how many wait; the first place and the last; the longest window; no place ends before.
+/// Adds the number of waiters; the first and the last position; the longest heartbeat timeout; a
+/// time before which no position ends.
 pub(crate) const LINE: &str = "<Bdc16dddHIdddd";
-/// And how far the lock's time is ahead of the server's clock; whether the holder is asked to let go; until when the lock is closed; the limit; where a sweep of the line got to, and
-/// the least end that it met; the next places; how many share the lock, and what they have; no lease of theirs ends before;
-/// whose does first; where a sweep of them got to, and the least end that it met. Then come further ranges of places.
+/// Adds these fields, and then further ranges of positions:
+///
+/// - how far the lock's time is ahead of the server's clock;
+/// - whether a release was requested of the holder;
+/// - the end of the cooldown, and the limit;
+/// - where a sweep of the queue got to, and the earliest end that it met;
+/// - the next positions;
+/// - the number of sharers, and what they hold;
+/// - a time before which no sharer's lease ends, and the sharer whose lease ends first;
+/// - where a sweep of the sharers got to, and the earliest end that it met.
 pub(crate) const ALL: &str = "<Bdc16dddHIdddddBdIddddIddIId";
-/// A waiter: place; when it was heard; heartbeat; window; how many wait behind it; when it came; how many fences; mode;
-/// permits; ticket; length of the channel. Then come the channel and the label.
+/// A waiter: position; time of its last request; heartbeat; heartbeat timeout; number of waiters
+/// behind it; arrival; number of fences; mode; permits; ticket; length of the channel. Then come
+/// the channel and the label.
 pub(crate) const WAITER: &str = "<c1ddIdIdIc1dc8B";
-/// What a waiter says anew each time, and when it came.
+/// The fields of a waiter that each heartbeat renews, and its arrival.
 pub(crate) const HEARD: &str = "<c1ddIdId";
-/// A sharer: number; when its lease ends; first fence and epoch; how many fences; mode; permits. Then comes what `about` has
-/// of a holder.
+/// A sharer: number; end of its lease; first fence and epoch; number of fences; mode; permits. Then
+/// come the fields that `about` has for a holder.
 pub(crate) const SHARER: &str = "<c1dddHIc1d";
-/// What is asked of a lease that is to end.
+/// A request to end a lease.
 pub(crate) const END: &str = "<c16dHIdB";
-/// What is asked of one that is to run on.
+/// A request to renew a lease.
 pub(crate) const RENEWAL: &str = "<c16dHdBc16";
 
 /// How many bytes a form takes.
@@ -68,7 +78,7 @@ pub(crate) fn form_size(form: &str) -> u64 {
     size
 }
 
-/// A whole number up to [`FAR`] as a double; a larger one is as large as can be said.
+/// A whole number as a double, limited to [`FAR`].
 fn double(number: u64) -> f64 {
     let number = number.min(FAR);
     let [high, low] =
@@ -76,21 +86,21 @@ fn double(number: u64) -> f64 {
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
 }
 
-/// The same as it is packed.
+/// As [`double`], packed.
 pub(crate) fn double_bytes(number: u64) -> [u8; 8] {
     double(number).to_le_bytes()
 }
 
 /// The whole number that a double is, if it is one up to [`FAR`].
 fn whole(double: f64) -> Option<u64> {
-    /// The bits of a fraction, and what an exponent of nothing is.
+    /// The bits of a fraction, and the bias of the exponent.
     const FRACTION: u64 = 52;
     const EXPONENT: u64 = 1_023;
     let bits = double.to_bits();
     if bits == 0 {
         return Some(0);
     }
-    // Numbers below nothing have the first bit, and so a larger exponent than fits.
+    // A negative number has the first bit set, and so a larger exponent than fits.
     let exponent =
         (bits >> FRACTION).checked_sub(EXPONENT).filter(|exponent| *exponent <= FRACTION)?;
     let digits = bits & ((1 << FRACTION) - 1) | (1 << FRACTION);

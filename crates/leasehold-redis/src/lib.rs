@@ -1,8 +1,9 @@
 //! Locks in Redis and Valkey.
 //!
-//! [`RedisStore`] is a [`leasehold_core::Store`] on one server, on one that sentinels fail over, or on
-//! a cluster: Redis 6.2 or later, Valkey 8.0 or later, over TCP, TLS or a Unix socket. Users take it through the `leasehold` crate; depend on
-//! this one to put locks on a connection or a pool that a program has already.
+//! [`RedisStore`] is a [`leasehold_core::Store`] on one server, on one that sentinels fail over, or
+//! on a cluster: Redis 6.2 or later, Valkey 8.0 or later, over TCP, TLS or a Unix socket. Users
+//! take it through the `leasehold` crate; depend on this one to put locks on a connection or a pool
+//! that a program has already.
 //!
 //! What stands in the server, and what goes over the wire, is specified in `docs/wire.md`. The
 //! lock table itself is in the scripts (`src/scripts/`), the second implementation of

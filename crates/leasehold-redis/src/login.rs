@@ -1,8 +1,8 @@
 //! Secures a new connection, and logs in.
 //!
-//! Passwords and certificates change while programs run. What a server took last is tried first; what it refuses is
-//! asked for again, from its file or from the program, and tried once more. So a connection is made as soon as the
-//! server and the source agree, whichever of them changed first.
+//! Passwords and certificates change while programs run. What a server took last is tried first;
+//! what it refuses is asked for again, from its file or from the program, and tried once more. So a
+//! connection is made as soon as the server and the source agree, whichever of them changed first.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::dial::{Socket, dial};
 use crate::pipe::Pipe;
 use crate::tls::Security;
 
-/// How often one attempt is made anew with what is newer: a password and a certificate may have changed, the
-/// password twice where servers take it one after the other.
+/// How often one attempt is made anew with what is newer: a password and a certificate may have
+/// changed, the password twice where servers take it one after the other.
 const TRIES_MAX: u32 = 4;
 
 /// The least time between two questions for credentials that end.
@@ -90,8 +90,8 @@ impl fmt::Debug for Logins {
 }
 
 impl Logins {
-    /// `base` has what the URL says; whom it names without a password has an empty one, unless there is a
-    /// source of passwords.
+    /// `base` has what the URL says; whom it names without a password has an empty one, unless
+    /// there is a source of passwords.
     pub(crate) fn new(
         mut base: RedisConnectionInfo,
         provide: Option<Provide>,
@@ -251,8 +251,8 @@ impl Logins {
         state.taken.insert(endpoint.clone(), Arc::clone(given));
     }
 
-    /// Logs a living connection in anew before its credentials end. Returns when that has ended, or when
-    /// they don't end.
+    /// Logs a living connection in anew before its credentials end. Returns when that has ended, or
+    /// when they don't end.
     pub(crate) async fn stay(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -329,8 +329,8 @@ async fn log_in_again(given: &Given, pipe: &Pipe) -> Result<(), Verdict> {
     }
 }
 
-/// Runs what may block on a thread of its own: none of a runtime's, and no exit of the process, waits
-/// for it.
+/// Runs what may block on a thread of its own: none of a runtime's, and no exit of the process,
+/// waits for it.
 fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Verdict> {
     match thread::Builder::new().name("leasehold-login".to_owned()).spawn(work) {
         Ok(_) => Ok(()),

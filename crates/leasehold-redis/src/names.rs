@@ -158,8 +158,8 @@ pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
     OwnerName::new(unescaped(text)?).ok()
 }
 
-/// Reads an owner that [`label_into`] wrote. What somebody else wrote there is no label: labels are for
-/// people, and no reason to refuse a lock.
+/// Reads an owner that [`label_into`] wrote. What somebody else wrote there is no label: labels are
+/// for people, and no reason to refuse a lock.
 pub(crate) fn read_owner(text: &str) -> OwnerName {
     read_asker(text).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Describes for people what is stored for a lock, field by field.
 //!
-//! A token is a secret that proves a hold, so only its fingerprint is shown, and no byte of what should be one.
+//! A token is a secret that proves a hold, so only its fingerprint is shown, and no byte of what
+//! should be one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -61,8 +62,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// A line for each field of a lock, behind one that says when its key expires; none where nothing is stored.
-/// `left` is what `PTTL` says.
+/// A line for each field of a lock, behind one that says when its key expires; none where nothing
+/// is stored. `left` is what `PTTL` says.
 pub(crate) fn lines(key: &str, clock: u64, left: i64, fields: &Fields) -> Vec<String> {
     if fields.is_empty() {
         return Vec::new();

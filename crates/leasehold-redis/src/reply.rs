@@ -84,7 +84,8 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     })
 }
 
-/// Whether an answer tells who has the lock, as it is stored: what can't be read in it is damaged there.
+/// Whether an answer tells who has the lock, as it is stored: what can't be read in it is damaged
+/// there.
 fn tells_what_is_stored(value: &Value) -> bool {
     let Value::Array(parts) = value else { return false };
     matches!(
@@ -153,8 +154,8 @@ pub(crate) fn is_put_off(value: &Value) -> bool {
     matches!(&**parts, [Value::BulkString(word)] if word == b"later")
 }
 
-/// The answers about `count` locks, as far as there are so many; else what no reader understands. A number is the answer
-/// about each of them.
+/// The answers about `count` locks, as far as there are so many; else what no reader understands. A
+/// number is the answer about each of them.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
     match value {
         Value::Int(_) => vec![value; count],
@@ -248,7 +249,8 @@ pub(crate) fn uptime(value: Value) -> Result<Uptime> {
     })
 }
 
-/// The answer about all of several locks, or an error and which of them it is about, as far as that is known.
+/// The answer about all of several locks, or an error and which of them it is about, as far as that
+/// is known.
 pub(crate) fn acquire_all(
     value: Value,
     asked: &[Asked],

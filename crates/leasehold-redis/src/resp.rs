@@ -25,8 +25,9 @@ const GROWS_BY: usize = 1 << 20;
 const ROOM_KEPT: usize = 64 * 1024;
 
 thread_local! {
-    /// What the last connection of this thread that has nothing under way wrote to, and read into. Of many
-    /// connections each would have its own far away from the processor, whenever its turn comes.
+    /// What the last connection of this thread that has nothing under way wrote to, and read into.
+    /// Of many connections each would have its own far away from the processor, whenever its turn
+    /// comes.
     static WRITTEN: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     static READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
@@ -65,7 +66,8 @@ pub(crate) struct Inbox {
     /// The arrays that were begun, from the outermost, and how much of each is still to come: what
     /// has come of a long one is read once.
     begun: Vec<(usize, Vec<Value>)>,
-    /// How long an answer may be, and what has come of the present one and was taken out of the room.
+    /// How long an answer may be, and what has come of the present one and was taken out of the
+    /// room.
     most: usize,
     taken: usize,
 }
@@ -157,8 +159,8 @@ impl Inbox {
         }
     }
 
-    /// The same on a connection that listens: a message to a channel as what `read` makes of it, and
-    /// anything else as a value.
+    /// The same on a connection that listens: a message to a channel as what `read` makes of it,
+    /// and anything else as a value.
     pub(crate) fn hear<T>(
         &mut self,
         read: impl FnOnce(&[u8]) -> T,
@@ -389,7 +391,8 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A message to a channel, as version 2 of the protocol has it; nothing is read of anything else.
+    /// A message to a channel, as version 2 of the protocol has it; nothing is read of anything
+    /// else.
     fn message(&mut self) -> Result<Option<&'a [u8]>, Stop> {
         const BEGIN: &[u8] = b"*3\r\n$7\r\nmessage\r\n";
         if !self.bytes.starts_with(BEGIN) {

@@ -1,7 +1,8 @@
 //! Puts the scripts together from their files.
 //!
 //! Each operation is one file in `scripts/`, with a header that is its contract. What operations
-//! share stands in fragments, which are pasted in where a line says `-- include: name`, once in a script.
+//! share stands in fragments, which are pasted in where a line says `-- include: name`, once in a
+//! script.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -83,7 +84,8 @@ const FRAGMENTS: [(&str, &str); 25] = [
     ("wish", include_str!("scripts/wish.lua")),
 ];
 
-/// Longer, in µs, than any request is of use, by the clock that its client has heard of, however late that was.
+/// Longer, in µs, than any request is of use, by the clock that its client has heard of, however
+/// late that was.
 const REQUESTS_VALID_US: u64 = 10_000_000;
 
 /// What the scripts write as `$NAME`: numbers, the forms of docs/wire.md, and their sizes.
@@ -131,8 +133,8 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         form("$CONVERSION", "<c16dHc1dII"),
         form("$MEANT", "<BHdI"),
         form("$LIMIT", "<I"),
-        // Where in a state end how long the key lives and the token; and where begin what is behind the end of the lease,
-        // and what is behind when it was given.
+        // Where in a state end how long the key lives and the token; and where begin what is behind
+        // the end of the lease, and what is behind when it was given.
         number("$KEPT_END", 9),
         number("$TOKEN_END", 25),
         number("$ENDS_END", 34),
@@ -141,8 +143,8 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         form("$NOBODY", &"\\0".repeat(16)),
         // How many holders, and how many places, one call looks at: about half a millisecond.
         number("$STEP", 256),
-        // How much one call about several locks sees to: a lock that is just free or held is one, at about 2 µs, and
-        // any other is four.
+        // How much one call about several locks sees to: a lock that is just free or held is one,
+        // at about 2 µs, and any other is four.
         number("$ROOM", 128),
         // Above all numbers of holders and permits, and below those of bonds.
         number("$BOND", Bond::LEAST),
@@ -154,8 +156,8 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         number("$VALID", REQUESTS_VALID_US),
         // Later than all moments, and exact as a number.
         number("$FAR", FAR),
-        // How far from a range of places one still belongs to it, and how many ranges there are beside those of places
-        // that are given.
+        // How far from a range of places one still belongs to it, and how many ranges there are
+        // beside those of places that are given.
         number("$SLACK", 1_024),
         number("$RANGES", 8),
         form("$RANGE", "<dd"),
@@ -175,7 +177,8 @@ fn body(form: &str) -> &str {
 }
 
 impl Scripts {
-    /// Puts the scripts together, with their early exits or without, each source line changed as told.
+    /// Puts the scripts together, with their early exits or without, each source line changed as
+    /// told.
     fn with(exits: bool, change: impl Fn(&str) -> String) -> Self {
         let script = |file: &str| {
             let mut source = String::new();
@@ -200,9 +203,9 @@ impl Scripts {
 
 /// Appends a file without its comments, and with the fragments that it is the first to name.
 ///
-/// What stands between a line that begins with `-- exit` and the next `-- end` is an early exit: a usual case that is done
-/// without looking any further. Nothing depends on whether it was taken, so a script without it does the same at a
-/// higher price.
+/// What stands between a line that begins with `-- exit` and the next `-- end` is an early exit: a
+/// usual case that is done without looking any further. Nothing depends on whether it was taken, so
+/// a script without it does the same at a higher price.
 fn paste<'a>(
     file: &'a str,
     exits: bool,
@@ -231,7 +234,8 @@ fn paste<'a>(
     }
 }
 
-/// A line with what it names. Few lines name anything, and every start of a program reads all of them.
+/// A line with what it names. Few lines name anything, and every start of a program reads all of
+/// them.
 fn named(line: &str) -> Cow<'_, str> {
     if !line.contains('$') {
         return Cow::Borrowed(line);

@@ -11,8 +11,8 @@ use crate::classify::Verdict;
 
 /// The clock of one server, by that of this process.
 ///
-/// What it shows is taken for later than it was, by the time that the server's answer took. So the server refuses a
-/// request no later than its caller gives it up.
+/// What it shows is taken for later than it was, by the time that the server's answer took. So the
+/// server refuses a request no later than its caller gives it up.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     since: Instant,
@@ -34,8 +34,8 @@ impl ServerClock {
         cmd("TIME")
     }
 
-    /// Takes in the answer to the [question](Self::question), which has just come. A server without the command
-    /// leaves it unknown.
+    /// Takes in the answer to the [question](Self::question), which has just come. A server without
+    /// the command leaves it unknown.
     pub(crate) fn read<E>(&self, answer: &Result<Value, E>) {
         let Ok(Value::Array(parts)) = answer else { return };
         let number = |part: &Value| match part {
@@ -60,7 +60,8 @@ impl ServerClock {
         self.showed.store(then, Ordering::Relaxed);
     }
 
-    /// When a request is late that is sent now, and that its caller gives up then; 0 where that is not known.
+    /// When a request is late that is sent now, and that its caller gives up then; 0 where that is
+    /// not known.
     pub(crate) fn late_after(&self, given_up: Instant) -> u64 {
         let now = Instant::now();
         self.at(now.checked_add(VALID_FOR).map_or(given_up, |last| last.min(given_up)))

@@ -18,7 +18,8 @@ pub(crate) struct About {
     pub(crate) asked_by: Option<OwnerName>,
 }
 
-/// Reads `SECONDS MICROS COUNT HOLDS OWNER METADATA [ASKER]`. Labels are for people: one that can't be read is none.
+/// Reads `SECONDS MICROS COUNT HOLDS OWNER METADATA [ASKER]`. Labels are for people: one that can't
+/// be read is none.
 pub(crate) fn read_about(text: &[u8]) -> Option<About> {
     let text = String::from_utf8_lossy(text);
     let mut words = text.splitn(7, ' ');

@@ -136,7 +136,8 @@ impl State {
     }
 }
 
-/// What a script answers of who has a lock: the state, and what is kept of the one who stands in the way, or of whom asked.
+/// What a script answers of who has a lock: the state, and what is kept of the one who stands in
+/// the way, or of whom asked.
 #[derive(Debug)]
 pub(crate) struct Seen {
     state: State,
@@ -286,13 +287,14 @@ pub(crate) fn read_waiter(token: Token, record: &[u8], limit: u32) -> Option<Wai
     })
 }
 
-/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the same rules.
+/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the
+/// same rules.
 ///
 /// # Errors
 ///
 /// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash without a lock's state,
-/// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the format, and
-/// [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
+/// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the
+/// format, and [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
 pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
     if fields.is_empty() {
         return Ok(None);
@@ -326,7 +328,8 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
     Ok(Some(Stored { state, holders, waiters }))
 }
 
-/// Whether the field of a record's number or place leads back to its token: somebody else may have removed it.
+/// Whether the field of a record's number or place leads back to its token: somebody else may have
+/// removed it.
 fn leads_back(fields: &HashMap<Vec<u8>, Vec<u8>>, record: &[u8], token: Token) -> bool {
     let mut packed = Packed(record);
     let (letter, Some(number)) = (packed.byte(), packed.double()) else { return false };
@@ -341,8 +344,8 @@ fn leads_back(fields: &HashMap<Vec<u8>, Vec<u8>>, record: &[u8], token: Token) -
 }
 
 impl Stored {
-    /// The holds whose fields somebody else removed, as the next script that looks for them writes them anew:
-    /// nobody knows of any that it is over until all is.
+    /// The holds whose fields somebody else removed, as the next script that looks for them writes
+    /// them anew: nobody knows of any that it is over until all is.
     fn lost(&self, now: u64, retention: Duration) -> Vec<HolderInfo> {
         let State { kept, holders, taken, first_end, limit, ends, offset, .. } = self.state;
         let retention = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
@@ -379,7 +382,8 @@ impl Stored {
         Some(block(epoch, following.checked_sub(1)?, 1)?.last())
     }
 
-    /// The lock as it is when the server's clock shows a time, for people; `None` when nobody uses it.
+    /// The lock as it is when the server's clock shows a time, for people; `None` when nobody uses
+    /// it.
     pub(crate) fn describe(self, key: &Key, clock: u64, retention: Duration) -> Option<LockInfo> {
         let ahead = self.state.ahead(clock);
         let now = clock.saturating_add(ahead);

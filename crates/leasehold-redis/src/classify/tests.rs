@@ -1,4 +1,4 @@
-//! Tests of what the words of servers and clients mean.
+//! Tests of the meaning of servers' and clients' words.
 
 use super::*;
 use Effect::{NotApplied, Unknown};

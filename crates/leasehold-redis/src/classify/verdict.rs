@@ -1,4 +1,4 @@
-//! What follows from an error: for its caller, for the request and for the connection.
+//! The consequences of an error: for its caller, for the request and for the connection.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::{Effect, Error, ErrorKind, Reason, length};
 use redis::RedisError;
 
-/// When an error came.
+/// When an error occurred.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Stage {
     /// While a connection was made: no request was sent.
@@ -19,25 +19,24 @@ pub(crate) enum Stage {
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Next {
-    /// Nothing: tell the caller.
+    /// Report the error to the caller.
     Fail,
-    /// Throw the connection away, and tell the caller.
+    /// Close the connection, and report the error to the caller.
     Drop,
     /// The request was not carried out: wait, and send it again.
     Retry,
-    /// The request was not carried out, and won't be here: throw the connection away, and send it
-    /// on another.
+    /// This server will not carry out the request: close the connection, and send it on another.
     Reconnect,
     /// The server does not know the script yet: send all of it.
     SendSource,
 }
 
-/// A judged error. It is one word wide, since every answer to a request has room for one and hardly any
+/// A judged error. It is one word wide: every answer to a request has space for one, and hardly any
 /// has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict(Box<Grounds>);
 
-/// What an error means, and for whom.
+/// The meaning of an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Grounds {
     pub(crate) kind: ErrorKind,
@@ -46,26 +45,27 @@ pub(crate) struct Grounds {
     pub(crate) next: Next,
     message: Cow<'static, str>,
     pub(super) cause: Option<RedisError>,
-    /// The node of a cluster that is to be asked instead.
+    /// The node of a cluster to send the request to instead.
     pub(crate) redirect: Option<Redirect>,
-    /// The server is not the primary, so its connection is of no use to whoever needs that one.
+    /// The server is a replica, so its connection can't serve requests for the primary.
     pub(crate) not_primary: bool,
-    /// The server said so itself.
+    /// The server itself answered with the error.
     pub(crate) answered: bool,
-    /// What the user lacks, if that is what it is about.
+    /// What the user lacks, if the error is about that.
     pub(crate) lack: Option<Lack>,
-    /// What the server's clock showed, where it refused the request as late: µs since the Unix epoch.
+    /// The server's clock, in µs since the Unix epoch, if it refused the request because of its
+    /// age.
     pub(crate) late_at: Option<u64>,
-    /// After how long the server, which is there, does what was asked.
+    /// How long until the server can carry out the request.
     pub(crate) passes_in: Option<Duration>,
 }
 
 /// Where a node of a cluster sends a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Redirect {
-    /// For this one request only, announced with `ASKING`: the slot is being moved.
+    /// For this one request only, announced with `ASKING`: the slot is moving.
     pub(crate) ask: bool,
-    /// Empty when it is the host of the node that sends.
+    /// Empty if it is the host of the redirecting node.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
@@ -94,7 +94,7 @@ impl DerefMut for Verdict {
 }
 
 impl Verdict {
-    /// Whether nothing was done for want of a connection that is good for it.
+    /// Whether the request stayed unsent for lack of a usable connection.
     pub(crate) fn is_unsent(&self) -> bool {
         let not_done = (ErrorKind::Unavailable, Effect::NotApplied);
         (self.kind, self.effect) == not_done && self.passes_in.is_none() && self.redirect.is_none()
@@ -109,7 +109,7 @@ impl Verdict {
         let message = message.into();
         Self(Box::new(Grounds {
             kind,
-            // No caller of an operation has given what a connection is made by.
+            // The caller of an operation did not choose the connection's settings.
             reason: (kind == ErrorKind::Config).then_some(Reason::StoreSettings),
             effect,
             next,
@@ -124,7 +124,7 @@ impl Verdict {
         }))
     }
 
-    /// The server did not do it.
+    /// The server did not carry out the request.
     pub(crate) fn refused(
         kind: ErrorKind,
         next: Next,
@@ -133,51 +133,51 @@ impl Verdict {
         Self::new(kind, Effect::NotApplied, next, message)
     }
 
-    /// No connection could be made, as the message says.
+    /// The connection failed, for the reason in the message.
     pub(crate) fn unconnected(message: impl Into<Cow<'static, str>>) -> Self {
         Self::refused(ErrorKind::Unavailable, Next::Reconnect, message).because(Reason::Unreachable)
     }
 
-    /// A connection could not be made as it was asked for.
+    /// The settings of the connection are wrong.
     pub(crate) fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
         Self::refused(ErrorKind::Config, Next::Fail, message)
     }
 
-    /// No server is there for it just now.
+    /// No server can take the request at the moment.
     pub(crate) fn nobody_yet(message: impl Into<Cow<'static, str>>) -> Self {
         Self::refused(ErrorKind::Unavailable, Next::Retry, message).because(Reason::Unreachable)
     }
 
-    /// It was sent to a server that has been replaced before it answered.
+    /// The request was sent to a server that was replaced before it answered.
     pub(crate) fn replaced() -> Self {
         let message = "the server was replaced before the answer came";
         Self::new(ErrorKind::Unavailable, Effect::Unknown, Next::Fail, message)
             .because(Reason::Disconnected)
     }
 
-    /// Not enough replicas have it.
+    /// Not enough replicas confirmed the change.
     pub(crate) fn not_replicated(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::NotReplicated, effect, Next::Fail, message)
     }
 
-    /// The time given was over; `effect` says whether the request had been sent.
+    /// The request timed out; `effect` depends on whether it had been sent.
     pub(crate) fn out_of_time(effect: Effect, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unavailable, effect, Next::Fail, message).because(Reason::NoAnswer)
     }
 
-    /// The same, for this reason.
+    /// Sets the reason.
     pub(crate) fn because(mut self, reason: Reason) -> Self {
         self.reason = Some(reason);
         self
     }
 
-    /// The same, which is about a server that the user did not name.
+    /// Names the server in the message, for one that the user did not name.
     pub(crate) fn about(mut self, server: &str) -> Self {
         self.message = format!("{server}: {}", self.message).into();
         self
     }
 
-    /// The server may have forgotten leases when it was started, so long ago.
+    /// The server is warming up: it was started recently and may have forgotten leases.
     pub(crate) fn too_young(age: Duration, left: Duration) -> Self {
         let mut verdict = Self::refused(
             ErrorKind::Unavailable,
@@ -193,7 +193,7 @@ impl Verdict {
         verdict.because(Reason::TooYoung)
     }
 
-    /// The server's clock is behind its start by so much, so that nobody can tell its age.
+    /// The server's clock is behind the server's start, so its age is unknown.
     pub(crate) fn set_back(by: Duration, left: Duration) -> Self {
         let mut verdict = Self::refused(
             ErrorKind::Unavailable,
@@ -210,7 +210,7 @@ impl Verdict {
         verdict.because(Reason::TooYoung)
     }
 
-    /// The server does not say how long it has run.
+    /// The server does not report how long it has run.
     pub(crate) fn ageless() -> Self {
         Self::refused(
             ErrorKind::Protocol,
@@ -220,7 +220,7 @@ impl Verdict {
         )
     }
 
-    /// The same about the question for the server's age.
+    /// Makes it the error of a request for the server's age.
     pub(crate) fn of_age(mut self) -> Self {
         let message = format!(
             "its age is not known, and so not whether it may have forgotten leases: {}",
@@ -230,33 +230,33 @@ impl Verdict {
         self.with_effect(Effect::NotApplied)
     }
 
-    /// The same, about one of several locks.
+    /// Adds the names of several locks, one of which it is about.
     pub(crate) fn of_one_of(mut self, names: &str) -> Self {
         self.message = format!("of one of {names}: {}", self.message).into();
         self
     }
 
-    /// The same, with what stands in the way of mending it.
+    /// Adds the error that prevented a remedy.
     pub(crate) fn beside(mut self, why: &Self) -> Self {
         self.message = format!("{}; {}", self.message, why.message).into();
         self
     }
 
-    /// The same as something that passes: it is worth trying again.
+    /// Makes it a passing error that is worth a retry.
     pub(crate) fn outage(mut self) -> Self {
         self.kind = ErrorKind::Unavailable;
         self.next = Next::Retry;
         self
     }
 
-    /// The same with nothing more to be done about it.
+    /// Ends all attempts to handle it.
     pub(crate) fn give_up(mut self) -> Self {
         self.next = Next::Fail;
         self
     }
 
-    /// The same, to be tried again after a pause, if nothing but the moment was
-    /// wrong and it was not carried out.
+    /// Makes it an error to retry after a pause, if the request was not carried out and a later try
+    /// may succeed.
     pub(crate) fn again(mut self) -> Self {
         if self.effect == Effect::NotApplied && self.kind == ErrorKind::Unavailable {
             self.next = Next::Retry;
@@ -264,19 +264,19 @@ impl Verdict {
         self
     }
 
-    /// The same, with what became of it all the same.
+    /// Sets the effect.
     pub(crate) fn with_effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// The same about a request that was carried out, and whose confirmation this refused.
+    /// Makes it the error of the confirmation of a request that was carried out.
     pub(crate) fn of_confirmation(mut self) -> Self {
         self.message = format!("it can't be confirmed: {}", self.message).into();
         self.with_effect(Effect::Applied).give_up()
     }
 
-    /// The same, raised somewhere inside a script, which may have written before.
+    /// Adapts it to an error raised inside a script, which may have written before.
     pub(super) fn half_way(mut self) -> Self {
         if self.effect == Effect::NotApplied && self.kind != ErrorKind::Corrupt {
             self.effect = Effect::Unknown;
@@ -313,10 +313,10 @@ impl Verdict {
 pub(crate) enum Lack {
     /// The right to the command.
     Command,
-    /// The right to the keys that it was tried on.
+    /// The right to the requested keys.
     Keys,
-    /// The right to the channel that it was tried on.
+    /// The right to the requested channel.
     Channels,
-    /// The command itself: the server is of another make, or an operator renamed it.
+    /// The command itself: it is a different server product, or an operator renamed the command.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Finds the node of a key, for code that keeps connections to nodes by itself.
+//! Finds the node of a key, for code that has its own connections to nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::slot::slot_of;
 use crate::transport::Deadline;
 
 impl Cluster {
-    /// The node that has each key's slot; `None` where none is known to.
+    /// The node of each key's slot; `None` if it is unknown.
     pub(crate) async fn owners(&self, keys: &[String]) -> Result<Vec<Option<Endpoint>>, Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let owner = |key: &String| map.table.owner(slot_of(key)).map(|node| node.endpoint.clone());
@@ -32,19 +32,19 @@ impl Cluster {
         Arc::clone(self.node(endpoint).access())
     }
 
-    /// Has the nodes asked for their tables when one is wanted next.
+    /// Marks the table as doubtful, so that its next use fetches a new one.
     pub(crate) fn doubt(&self) {
         self.latest().iter().for_each(|map| map.doubted.store(true, Ordering::Relaxed));
     }
 
-    /// Whether a node has slots, or may be about to get some, as far as it is known.
+    /// Whether a node has slots or may soon get some, according to the table.
     pub(crate) fn may_have_slots(&self, endpoint: &Endpoint) -> bool {
         self.latest().is_none_or(|map| {
             map.table.has_primary(endpoint) || map.table.vacant.contains(endpoint)
         })
     }
 
-    /// Tells of each new table.
+    /// Receives each new table.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Arc<Map>>> {
         self.inner.map.subscribe()
     }

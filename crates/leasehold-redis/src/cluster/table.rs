@@ -1,4 +1,4 @@
-//! Merges what nodes know about their cluster: which primary has which slots, in which epoch.
+//! Merges the tables of several nodes: which primary has which slots, in which epoch.
 
 use std::collections::HashMap;
 
@@ -11,35 +11,35 @@ use crate::slot::SLOTS;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Primary {
     pub(crate) endpoint: Endpoint,
-    /// Its configuration epoch: no two primaries ever had a slot in the same one.
+    /// Its configuration epoch: two primaries never had a slot in the same one.
     epoch: u64,
 }
 
 impl Primary {
-    /// The epoch as it fits a fence.
+    /// The epoch, limited to what a fence can hold.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.min(Fence::EPOCH_MAX)
     }
 }
 
-/// Read from `CLUSTER NODES`.
+/// A node's table, read from `CLUSTER NODES`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Table {
     pub(crate) primaries: Vec<Primary>,
-    /// Healthy primaries without slots: some may be on their way to them, with their keys.
+    /// Healthy primaries without slots: some slots may be moving to them, with their keys.
     pub(crate) vacant: Vec<Endpoint>,
-    /// All the others, who are asked for a table when no primary answers.
+    /// All other nodes, whose tables are read when no primary answers.
     pub(crate) others: Vec<Endpoint>,
-    /// The place of each slot's primary in the list; beyond its end for a slot that nobody has.
+    /// The index of each slot's primary in the list; beyond its end for a slot without one.
     owners: Vec<u16>,
-    /// The node whose table it is.
+    /// The node that sent this table.
     own: Option<Endpoint>,
 }
 
 const NOBODY: u16 = u16::MAX;
 
 impl Table {
-    /// Reads the answer of the node at `asked`; `None` when it is not one.
+    /// Reads the answer of the node at `asked`; `None` if it is not a table.
     pub(crate) fn parse(text: &str, asked: &Endpoint) -> Option<Self> {
         let mut table = Self { owners: vec![NOBODY; usize::from(SLOTS)], ..Self::default() };
         for line in text.lines() {
@@ -47,7 +47,7 @@ impl Table {
             let (_id, address, flags) = (fields.next()?, fields.next()?, fields.next()?);
             let epoch: u64 = fields.nth(3)?.parse().ok()?;
             let link = fields.next()?;
-            // A node that is only being met, or whose address nobody knows, can't be asked.
+            // A node that is still joining, or without a known address, can't be reached.
             if flags.contains("handshake") || flags.contains("noaddr") {
                 continue;
             }
@@ -80,13 +80,13 @@ impl Table {
         known.contains(&true).then_some(table)
     }
 
-    /// What several nodes know, put together; the table of the node that is most likely to know
-    /// comes first. Of each slot the claim in the highest epoch counts, but for one on behalf of a
-    /// node that does not make it itself.
+    /// Merges the tables of several nodes; the node that probably knows best comes first. For each
+    /// slot, the claim in the highest epoch counts. A claim for another node is ignored if that
+    /// node itself does not make it.
     ///
-    /// A table as a whole is no newer than another one: a node to which a slot is being moved takes
-    /// note of all that happens but for what becomes of this slot, and for ever thinks that it is
-    /// where it was, when that node fails over.
+    /// No table is newer as a whole. A node that imports a slot learns of all changes except for
+    /// this slot. If the slot's primary fails over, the importing node keeps the old primary for
+    /// ever.
     pub(crate) fn merged(tables: &[Self]) -> Self {
         let mut nodes: Vec<Primary> = Vec::new();
         let mut numbers: HashMap<&Endpoint, usize> = HashMap::new();
@@ -97,7 +97,7 @@ impl Table {
                 None => nodes.push(primary.clone()),
             }
         }
-        // For each table, what it says of each slot: the number of a node, and in which epoch.
+        // For each table and slot: the epoch and the node's number.
         let claims: Vec<Vec<Option<(u64, usize)>>> = tables
             .iter()
             .map(|table| {
@@ -126,7 +126,7 @@ impl Table {
                 _ => true,
             };
             let best = claims.iter().rev().filter_map(|claims| said(claims, slot)).filter(stands);
-            // The last of equal ones, which are in the reverse order.
+            // Of equal claims the last counts, which in this reverse order is from the first table.
             let owner = best.max_by_key(|(epoch, _)| *epoch).and_then(|(_, number)| {
                 let place = places.get_mut(number)?;
                 if place.is_none() {
@@ -175,15 +175,15 @@ impl Table {
     }
 }
 
-/// Reads `10.0.0.1:7000@17000,host.example,…`; both the port of the bus and the name may be
-/// missing, and the address is when a node does not know its own.
+/// Reads `10.0.0.1:7000@17000,host.example,…`. The bus port and the name may be missing; so may the
+/// address, if a node does not know its own.
 fn endpoint(text: &str, asked: &Endpoint) -> Option<Endpoint> {
     let mut parts = text.split(',');
     let (ip, port) = parts.next()?.split('@').next()?.rsplit_once(':')?;
     let name = parts.next().filter(|name| !name.is_empty() && !name.contains('='));
     let secure = matches!(asked, Endpoint::Tcp { tls: Some(_), .. });
     let host = match name {
-        // A certificate is more likely to have the name in it than the address.
+        // A certificate is more likely to contain the name than the address.
         Some(name) if secure => name,
         _ if ip.is_empty() => asked.host(),
         _ => ip,
@@ -276,8 +276,8 @@ mod tests {
         }
     }
 
-    /// As after the fail-over of a node from which a slot was being moved: the one to which it was
-    /// to go knows of the promotion, and says of the slot what was true before it.
+    /// The state after a node failed over that was exporting a slot. The importing node knows of
+    /// the promotion, but still has the slot at its old primary.
     #[test]
     fn a_node_that_is_behind_in_one_slot_leads_nobody_astray() {
         let behind = parse(&[

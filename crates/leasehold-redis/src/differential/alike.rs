@@ -1,17 +1,17 @@
-//! Compares both on many similar locks that are taken, renewed and released together.
+//! Compares both on many similar locks that are acquired, renewed and released together.
 //!
-//! Scripts have short loops for such locks, which any lock that is otherwise ends; so random steps change one lock
-//! after the other.
+//! Scripts have short loops for similar locks, which end at the first one that differs. So random
+//! steps change one lock after the other.
 
 use leasehold_core::{ReleaseRequest, RenewRequest, Ttl};
 use tokio::task::JoinSet;
 
 use super::*;
 
-/// So few that one call renews all, and a script puts none of them off.
+/// So few that one call renews all, and a script postpones none.
 const MANY: usize = 9;
 
-/// What is asked of all of them.
+/// The common request.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Take,
@@ -19,13 +19,13 @@ enum What {
     Free,
 }
 
-/// Most often all of them are free, or all held by these, and one is not.
+/// Usually all of them are free, or all are held by these tokens, except for one lock.
 fn what(turn: usize) -> What {
     [What::Take, What::Renew, What::Free, What::Take, What::Renew][turn % 5]
 }
 
 fn its_token(turn: usize, number: usize) -> Token {
-    // Those that took them last renew and release them.
+    // The tokens that acquired them last renew and release them.
     token(u8::try_from((turn / 5 + number) % usize::from(TOKENS)).unwrap())
 }
 
@@ -50,7 +50,8 @@ impl Many<'_> {
         Ok(())
     }
 
-    /// Asks all of them for the same, on both sides, and compares answers, messages and what is stored.
+    /// Makes the same request for all, on both sides, and compares answers, notifications and
+    /// stored data.
     async fn together(&mut self, turn: usize) -> Result<(), TestCaseError> {
         let store = self.world.stores[0].clone();
         let now = self.world.now(self.at_us, 0);
@@ -80,7 +81,8 @@ impl Many<'_> {
                 }
                 What::Free => {
                     let mut request = ReleaseRequest::new(key, token, known.fences(token));
-                    // As holders are that do not doubt it, and nothing else need be said then.
+                    // As for holders without doubt about the lease. The deadline need not be sent
+                    // then.
                     request.in_time = !turn.is_multiple_of(7);
                     let answer = entry.perform(&request, now, &mut its);
                     tasks.spawn(async move {
@@ -101,7 +103,7 @@ impl Many<'_> {
         prop_assert_eq!(scripts, table, "the answers differ, of {:?}", what);
 
         let sorted = |mut all: Vec<Vec<Wake>>| {
-            // Those about different locks have no order.
+            // Notifications about different locks may come in any order.
             all.iter_mut().for_each(|heard| heard.sort_by_cached_key(|wake| format!("{wake:?}")));
             all
         };
@@ -135,17 +137,17 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut many = Many { world, locks, at_us: START_US };
     for (turn, step) in steps.iter().enumerate() {
         if turn.is_multiple_of(8) {
-            // Soon the keys do not live long enough any more.
+            // After a while the keys' expiry has to be extended.
             many.at_us += 90_000_000;
         }
-        // Not the first, which goes alone.
+        // The first one's requests are sent alone, so it is left out.
         many.step(1 + (turn * 5) % (MANY - 1), step).await?;
         many.together(turn).await?;
     }
     Ok(())
 }
 
-/// A world whose server knows the scripts: one that does not changes which requests share a call.
+/// A world whose server already has the scripts: sending them changes which requests share a call.
 async fn world() -> World {
     let mut world = World::new().await;
     world.set_clock(START_US).await;
@@ -166,8 +168,8 @@ fn check(home: Home) {
         turns.set(turns.get() + steps.len());
         agree(world, &steps).await
     });
-    // For the step and what it changed; one alone, and one with all the others; and a look at each lock. There are a
-    // few more before the server knows the scripts.
+    // Calls for the step and its changes, one lock alone, all others together, and an inspection of
+    // each lock. A few more come before the server has the scripts.
     let most = u64::try_from(turns.get() * (4 + MANY) + 9).unwrap();
     let calls = world.server.command_calls("evalsha");
     assert!(calls <= most, "{calls} calls, of {most}");

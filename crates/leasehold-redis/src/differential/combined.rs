@@ -1,13 +1,13 @@
-//! Compares requests that the store sends in few script calls with the table, one by one.
+//! Compares requests that share script calls with the table, one by one.
 //!
-//! All callers are tasks of one thread, so it is known in which order their requests are carried out:
-//! the first goes alone, then come the releases of the others, then their acquisitions.
+//! All callers are tasks of one thread, so the order of their requests is known. The first goes
+//! alone; then come the others' releases, and then their acquisitions.
 
 use tokio::task::JoinSet;
 
 use super::*;
 
-/// So few that a script puts none of them off.
+/// So few that a script postpones none.
 const TOGETHER: usize = 8;
 const LOCKS: usize = 3;
 
@@ -18,7 +18,7 @@ struct One {
     known: Known,
 }
 
-/// What was asked for, and of which lock.
+/// A request, with the number of its lock.
 #[derive(Debug)]
 enum Asked {
     Acquire(usize, leasehold_core::AcquireRequest),
@@ -31,7 +31,7 @@ fn asked(operation: &Operation, number: usize, keys: &[Key], locks: &[One]) -> O
         Operation::Acquire(taking) => Some(Asked::Acquire(number, taking.request(key, known))),
         Operation::Release(ending) => {
             let mut request = ending.request(key, known);
-            // One that closes the lock goes in a call of its own, in no order with the others.
+            // A release with a cooldown has a separate call, in an undefined order.
             request.cooldown = leasehold_core::Cooldown::NONE;
             Some(Asked::Release(number, request))
         }
@@ -39,7 +39,7 @@ fn asked(operation: &Operation, number: usize, keys: &[Key], locks: &[One]) -> O
     }
 }
 
-/// Asks for all of them at once.
+/// Sends all requests at once.
 async fn ask_together(store: &RedisStore, group: &[Asked]) -> Vec<String> {
     let mut tasks = JoinSet::new();
     for (place, asked) in group.iter().enumerate() {
@@ -50,7 +50,7 @@ async fn ask_together(store: &RedisStore, group: &[Asked]) -> Vec<String> {
                 tasks.spawn(async move {
                     let mut answer = store.acquire(&request, WITHIN).await.unwrap();
                     if let Acquire::Waiting(waiting) = &mut answer {
-                        // Places that were given up may count.
+                        // Abandoned positions may count.
                         waiting.position = waiting.position.min(1);
                     }
                     (place, format!("{answer:?}"))
@@ -69,7 +69,7 @@ async fn ask_together(store: &RedisStore, group: &[Asked]) -> Vec<String> {
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// The same by the table, in the order in which they are carried out.
+/// Carries the requests out in the table, in the order of the store.
 fn apply(group: &[Asked], locks: &mut [One], now: Now, notices: &mut Vec<Notice>) -> Vec<String> {
     let mut answers = vec![String::new(); group.len()];
     let of = |releases: bool| {
@@ -107,7 +107,7 @@ fn apply(group: &[Asked], locks: &mut [One], now: Now, notices: &mut Vec<Notice>
 async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
     world.sequences += 1;
     let sequence = world.sequences;
-    // What a sequence that failed left behind.
+    // Left over from a failed sequence.
     world.messages().await;
     let keys: Vec<Key> = (0..LOCKS)
         .map(|number| Key::new(format!("combined {sequence}/{number}")).unwrap())
@@ -141,7 +141,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
             expected[to].push(format!("{wake:?}"));
             if let Wake::Granted { ticket, fences, .. } = wake {
                 let holder = token(u8::try_from(*ticket).unwrap());
-                // A ticket does not tell which lock it is for; only one has just issued the fences.
+                // A ticket does not identify its lock; only one lock has just issued the fences.
                 for lock in &mut locks {
                     let mut holders = lock.entry.inspect(&keys[0], at).into_iter();
                     if holders.any(|info| info.holders.iter().any(|it| it.fence == fences.first()))
@@ -155,7 +155,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
         for messages in world.messages().await {
             heard.push(messages.iter().map(|wake| format!("{wake:?}")).collect());
         }
-        // Those about different locks have no order.
+        // Notifications about different locks may come in any order.
         heard.iter_mut().chain(&mut expected).for_each(|messages| messages.sort_unstable());
         prop_assert_eq!(heard, expected, "the messages differ, of {:?}", group);
 
@@ -167,7 +167,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A world whose server knows the scripts: one that does not changes the order of requests.
+/// A world whose server already has the scripts: sending them changes the order of requests.
 async fn world() -> World {
     let world = World::new().await;
     let seconds = START_US / 1_000_000;
@@ -196,8 +196,8 @@ fn check(home: Home) {
     if let Err(failure) = outcome {
         panic!("{failure}\nthe server said: {}", world.borrow().server.log());
     }
-    // One alone, one with the other releases and one with the other acquisitions; and a look at each
-    // lock. There are a few more before the server knows the scripts.
+    // One call alone, one for the other releases, one for the other acquisitions, and an inspection
+    // of each lock. A few more come before the server has the scripts.
     let most = groups.get() * (3 + LOCKS as u64) + 9;
     assert!(calls() <= most, "{} calls for {} groups", calls(), groups.get());
 }

@@ -1,7 +1,7 @@
-//! Compares the scripts with their early exits and without: answers, messages, stored bytes.
+//! Compares the scripts with and without their early exits: answers, notifications, stored bytes.
 //!
-//! So nothing that a script does depends on whether an exit was taken, and an exit can be taken out or put in for its
-//! price alone.
+//! So a script has the same effects whether or not an exit is taken. Only speed decides about an
+//! exit.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn check(home: Home) {
     };
     try_sequences(cases(), sequence(home), worlds, async |two, steps| {
         let with = agree(&mut two.with, &steps).await;
-        // Of a sequence that failed there, the other has to come to the same number.
+        // After a failed sequence, the other world has to reach the same number.
         let without = agree(&mut two.without, &steps).await;
         for (with, without) in with?.iter().zip(&without?) {
             prop_assert_eq!(with.bytes(), without.bytes(), "what is stored differs");

@@ -1,4 +1,4 @@
-//! Saves what the server has of some locks and restores it, for tests of the server alone.
+//! Saves the server's data of some locks and restores it, for tests of the server alone.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,19 +13,19 @@ use redis::Value;
 use super::operation::{Operation, Step, owner};
 use super::{Known, WITHIN, World, token};
 
-/// All that the server has of some locks, and what its clients have seen.
+/// The server's data of some locks, and the fences that its clients have seen.
 pub(super) struct Kept {
     pub(super) locks: Vec<KeptLock>,
-    /// The highest sequence that each store was told of.
+    /// The highest sequence that each store has seen.
     seen: Vec<u64>,
 }
 
-/// What a key has.
+/// The data of a key.
 pub(super) struct KeptLock {
     record: String,
-    /// What brings it back, if it is there.
+    /// Restores the key, if it exists.
     dump: Option<Vec<u8>>,
-    /// Negative when there is no such key, or no expiry.
+    /// Negative for a missing key, or one without an expiry.
     pub(super) lives_ms: i64,
     pub(super) content: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -80,7 +80,8 @@ impl World {
         self.ask(&commands).await;
     }
 
-    /// The operation on the server alone. For each answer, whether it proves something.
+    /// Carries out the operation on the server alone. For each answer, returns whether it needs
+    /// confirmation.
     pub(super) async fn attempt(
         &self,
         step: &Step,

@@ -1,17 +1,18 @@
-//! Removes each field from each stored state (a stray `HDEL`, a partial restore), then operates.
+//! Removes a field of each stored state (a stray `HDEL`, a partial restore), then operates.
 //!
-//! No script fails on it, a held lock goes to no other caller, and the lock is free again when all is over.
+//! Scripts work on it or report it as unreadable, and a held lock is not granted to another caller.
+//! The lock is free again when all leases are over.
 
 use leasehold_core::{ErrorKind, Kind};
 
 use super::operation::waiter_that_asks_for_its_place;
 use super::*;
 
-/// Longer than any sequence lasts and its fences reach ahead, and a quarter of the retention more: that
-/// long holds what nobody knows the end of any more.
+/// Longer than any sequence lasts and its fences reach ahead, and a quarter of the retention more.
+/// A hold whose end is lost lasts that long.
 const ALL_OVER_US: u64 = 1_000_000_000;
 
-/// What was tried.
+/// Counts of the trials.
 #[derive(Debug, Default)]
 struct Tally {
     states: u64,
@@ -34,7 +35,7 @@ impl Bench for Lossy {
     }
 }
 
-/// All of the lock, in the way in which it is used.
+/// A mode that needs all of the lock, by its kind.
 fn all_of(kind: Kind) -> Mode {
     match kind {
         Kind::Semaphore { limit } => Mode::Permits { count: limit, limit },
@@ -49,7 +50,7 @@ async fn try_all(
 ) -> Result<(), TestCaseError> {
     world.sequences += 1;
     world.messages().await;
-    // The clock begins anew, and what was seen of the sequence before would be far ahead of it.
+    // The clock starts again, and the fences seen in the last sequence would be far ahead of it.
     for store in &world.stores {
         store.shared.seen.store(0, Ordering::Relaxed);
     }
@@ -72,7 +73,7 @@ async fn try_all(
     Ok(())
 }
 
-/// Removes a field, and sees what becomes of the lock.
+/// Removes a field, and checks what the lock does then.
 async fn lose(
     world: &mut World,
     tally: &mut Tally,
@@ -92,14 +93,14 @@ async fn lose(
     remove.cmd("PTTL").arg(&record);
     let redis::Value::Int(lives_ms) = world.ask(&remove).await.remove(1) else { panic!() };
     if lives_ms == -2 {
-        // All that there was: the server has forgotten the lock.
+        // It was the only field, so the server has forgotten the lock.
         return Ok(());
     }
     let of_record = matches!(field, b"about" | b"state");
     let field = field.escape_ascii();
     let fine = |outcome: Result<(), &leasehold_core::Error>| match outcome {
         Ok(()) => true,
-        // What is left of a lock without its record can't be read, and ends by itself.
+        // A lock without its record is unreadable, and expires.
         Err(error) => {
             let unreadable = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Foreign);
             of_record && unreadable && lives_ms > 0
@@ -114,7 +115,7 @@ async fn lose(
         prop_assert!(!granted, "without {field}, a second holder beside {:?}", info.holders);
     }
     world.set_clock(at_us.checked_add_signed(step.pass_us).unwrap()).await;
-    // Sent again, it meets what the first one made of it.
+    // The second request meets the changes of the first.
     for _ in 0..2 {
         for answer in world.attempt(step, key, known).await {
             let outcome = answer.as_ref().map(drop);
@@ -125,11 +126,11 @@ async fn lose(
     let outcome = shown.as_ref().map(drop);
     prop_assert!(fine(outcome), "without {field}, what is shown: {shown:?}");
     if !of_record {
-        // What this client sees then is no part of what comes next.
+        // What this client sees from here on must not affect the rest of the sequence.
         let seen = &world.stores[0].shared.seen;
         let seen_before = seen.load(Ordering::Relaxed);
         world.set_clock(at_us + ALL_OVER_US).await;
-        // Whoever waited and was passed over may have moved the head of the line by one step only.
+        // If earlier waiters were skipped, only the head of the queue may have moved, by one step.
         let answer = world.stranger(key, Mode::Exclusive).await;
         seen.store(seen_before, Ordering::Relaxed);
         let granted = matches!(answer, Ok(Acquire::Granted(_)));

@@ -13,17 +13,17 @@ use proptest::prelude::*;
 
 use super::{EPOCHS, Known, TOKENS, client, token};
 
-/// An operation, and what passes before it.
+/// An operation, and the time before it.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// Negative when somebody sets the server's clock back.
+    /// Negative if the server's clock is set back.
     pub(super) pass_us: i64,
     pub(super) epoch: u64,
     pub(super) operation: Operation,
 }
 
 impl Step {
-    /// The ticket of whom gives up what it has.
+    /// The ticket of the waiter that abandons its request or lease.
     pub(super) fn ends(&self) -> Option<u64> {
         match &self.operation {
             Operation::Leave { who, .. } | Operation::Release(Ending { who, .. }) => {
@@ -33,7 +33,7 @@ impl Step {
         }
     }
 
-    /// Whether it renews what the waiter with this ticket has.
+    /// Whether it renews the lease of the waiter with this ticket.
     pub(super) fn renews(&self, ticket: u64) -> bool {
         match &self.operation {
             Operation::Renew(renewals) => renewals.iter().any(|renewal| renewal.is_by(ticket)),
@@ -85,7 +85,7 @@ struct Waiting {
     max_waiters: Option<u32>,
 }
 
-/// Which place a waiter asks to have back.
+/// Which position a waiter asks to get back.
 #[derive(Clone, Copy, Debug)]
 enum Where {
     None,
@@ -98,7 +98,7 @@ enum Where {
 pub(super) struct Renewal {
     who: u8,
     fences_of: u8,
-    /// By how much the fences are above those.
+    /// How much higher the fences are than those.
     raise: u32,
     ttl_ms: u64,
     shorten: bool,
@@ -137,7 +137,7 @@ impl Change {
 }
 
 impl Taking {
-    /// The same without a place in line.
+    /// The same request without waiting.
     pub(super) fn at_once(self) -> Self {
         Self { wait: None, ..self }
     }
@@ -155,7 +155,7 @@ impl Taking {
         request.metadata =
             Metadata::new(["", "x y\n", "%s {}"][usize::from(self.who / 2)]).unwrap();
         request.queue = self.wait.as_ref().map(|wait| {
-            // A ticket tells the token, so that a message can be followed up.
+            // A ticket identifies the token, so that a notification can be traced to it.
             let mut queue =
                 QueueRequest::new(client(self.who), self.who.into(), ttl(wait.window_ms));
             queue.heartbeat = wait.heartbeat;
@@ -201,8 +201,8 @@ impl Ending {
     }
 }
 
-/// A waiter gets an exclusive lease in the very step in which it renews it, and brings higher
-/// fences from other nodes.
+/// A waiter renews an exclusive lease in the very step in which it is granted, with higher fences
+/// from other nodes.
 pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
     let renewal = Renewal {
         who: 2,
@@ -221,8 +221,8 @@ pub(super) fn renewal_of_what_it_hands_over() -> Vec<Step> {
     .into()
 }
 
-/// The first in line asks in another mode than before, and joins those who hold the lock: the next
-/// one, who waits for the same, is no longer in its way.
+/// The head of the queue requests another mode than before, and joins the holders. The next waiter
+/// wants the same mode, so the head no longer blocks it.
 pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
     let joint = Mode::Joint(Bond::new(7));
     let ending = Ending {
@@ -245,7 +245,7 @@ pub(super) fn waiter_that_asks_in_another_mode() -> Vec<Step> {
     .into()
 }
 
-/// A waiter asks again for the place that it has.
+/// A waiter requests its own position again.
 pub(super) fn waiter_that_asks_for_its_place() -> Vec<Step> {
     [None, Some(Where::None), Some(Where::Own)]
         .into_iter()
@@ -276,12 +276,12 @@ fn plain(who: u8, mode: Mode, waits: Option<Where>) -> Operation {
     })
 }
 
-/// Sequences that mostly stay with one kind of lock, or nothing would get far.
+/// Sequences that mostly use one kind of lock; otherwise most steps would be refused.
 pub(super) fn sequence(home: Home) -> impl Strategy<Value = Vec<Step>> {
     vec(step(home), 20..60)
 }
 
-/// What a name is used as.
+/// The kind of lock that a name is used as.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Home {
     Exclusive,
@@ -296,7 +296,7 @@ pub(super) fn step(home: Home) -> impl Strategy<Value = Step> {
         6 => Just(0_i64),
         2 => Just(1_i64),
         3 => 1..40_000_i64,
-        // Around a third, a half and the whole of the lengths that are in use.
+        // Around a third, a half and the whole of the lengths in use.
         4 => prop::sample::select(vec![
             333_333_i64, 333_334, 499_999, 500_000, 500_001, 999_999, 1_000_000, 1_000_001,
         ]),

@@ -1,13 +1,18 @@
-//! Stops scripts half-way: at each of their calls of the server, in every reached state.
+//! Stops scripts half-way: at each of their server calls, in every reached state.
 //!
-//! As servers do it, `redis.call` ends the script there, and `redis.pcall` tells it the error.
+//! As on a server, `redis.call` ends the script there, and `redis.pcall` returns the error to it.
 //!
-//! Before the first write nothing may have changed. After it, holders, waiters and record fit
-//! together, what was told to a waiter is in the record, no key lives for ever, nothing is called
-//! undone that was done, the same operation sent again puts all in order, and nobody is kept out for
-//! longer than leases, places and cool-downs last.
+//! Before the first write nothing may have changed. After it, these must hold:
 //!
-//! A prologue in front of each script's source counts its calls; nothing else in it is changed.
+//! - Holders, waiters and the record fit together.
+//! - A grant that a waiter was notified of is in the record.
+//! - Every key expires.
+//! - A change is never reported as undone.
+//! - The same operation, sent again, repairs the rest.
+//! - Other callers are kept out only until leases, positions and cooldowns end.
+//!
+//! A prologue in front of each script's source counts its calls. The rest of the source is
+//! unchanged.
 //!
 //! `LEASEHOLD_STOPPED_CASES` sets how many sequences each test tries.
 
@@ -28,20 +33,20 @@ use crate::transport::{Answer, Body, Stamp, Transport};
 
 /// Longer than anything in a sequence lasts.
 const ALL_OVER_US: u64 = 60_000_000;
-/// What the prologue notes when it stops a script: which call it was, the calls that may have
-/// changed something before it, and the command.
+/// The prologue's record of a stop: the number of the call, the calls before it that may have
+/// written, and the command.
 const NOTE: &str = "stopped";
-/// What a server may raise inside a script, wherever it stands.
+/// Errors that a server may raise inside a script, at any call.
 const RAISED: [&str; 3] = [
     "NOPERM this user has no permissions to run the 'any' command",
     "ERR Script attempted to access a non local key in a cluster node",
     "WRONGTYPE Operation against a key holding the wrong kind of value",
 ];
 
-/// Servers write a number as they like, round ones as 1e+08, and don't read that back as a length.
+/// Servers may format a number differently, such as 1e+08, and can't read that back as a length.
 const NO_TEXT: &str = "not every argument is text:";
 
-/// What makes a script fail at this call.
+/// Makes a script fail at this call.
 fn prologue(call: usize) -> String {
     let error = RAISED[call % RAISED.len()];
     format!(
@@ -73,7 +78,7 @@ fn prologue(call: usize) -> String {
     )
 }
 
-/// A transport that stops scripts, when told to.
+/// A transport that stops scripts on demand.
 #[derive(Debug)]
 struct Stopper {
     inner: Arc<dyn Transport>,
@@ -122,7 +127,7 @@ impl Transport for Stopper {
     }
 }
 
-/// What a stopped script did before it was stopped.
+/// What a script did before it was stopped.
 #[derive(Debug)]
 struct Noted {
     changes: u64,
@@ -130,7 +135,7 @@ struct Noted {
     command: String,
 }
 
-/// What was tried.
+/// Counts of the trials.
 #[derive(Debug, Default)]
 struct Tally {
     states: u64,
@@ -140,7 +145,7 @@ struct Tally {
     proofs: u64,
 }
 
-/// An operation that is stopped: on one lock, or on several at once.
+/// The operation to stop: on one lock, or on several at once.
 #[derive(Debug)]
 enum Trial<'a> {
     Step(&'a Step, &'a Key, &'a Known),
@@ -151,12 +156,12 @@ enum Trial<'a> {
 #[derive(Debug)]
 struct Answered {
     locks: Vec<usize>,
-    /// Whether it proves something.
+    /// Whether the answer needs confirmation by replicas.
     outcome: Result<bool, Error>,
 }
 
 impl Trial<'_> {
-    /// On the server alone.
+    /// Carries it out on the server alone.
     async fn attempt(&self, world: &World) -> Vec<Answered> {
         match self {
             Self::Step(step, key, known) => {
@@ -167,7 +172,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether the waiter with this ticket may give up what it has.
+    /// Whether it may abandon what the waiter with this ticket has.
     fn ends(&self, ticket: u64) -> bool {
         match self {
             Self::Step(step, ..) => step.ends() == Some(ticket),
@@ -175,7 +180,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether it takes away what has one of these fences, which may be a lease that it has just granted.
+    /// Whether it ends what has one of these fences, which may be a lease that it has just granted.
     fn takes_away(&self, fences: FenceBlock) -> bool {
         match self {
             Self::Step(
@@ -190,7 +195,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether the waiter with this ticket may bring higher fences for what it has.
+    /// Whether it may raise the fences of the waiter with this ticket.
     fn renews(&self, ticket: u64) -> bool {
         match self {
             Self::Step(step, ..) => step.renews(ticket),
@@ -232,10 +237,10 @@ impl Stops {
         Self { world, stop, runs, tally: Tally::default() }
     }
 
-    /// Carries out a sequence, and stops each of its steps everywhere first.
+    /// Carries out a sequence; before each step, stops that step everywhere.
     async fn try_all(&mut self, steps: &[Step]) -> Result<(), TestCaseError> {
         self.world.sequences += 1;
-        // Of a sequence that failed.
+        // Left over from a failed sequence.
         self.world.messages().await;
         let mut lock = Lock::new(self.world.sequences);
         let mut stored = Stored::read(&self.world, &lock.key).await;
@@ -252,7 +257,7 @@ impl Stops {
         Ok(())
     }
 
-    /// Carries it out to each of its calls, from the same state each time, and leaves all as it was.
+    /// Stops it at each of its calls, from the same state each time, and restores the state.
     async fn stop_everywhere(
         &mut self,
         keys: &[Key],
@@ -273,14 +278,14 @@ impl Stops {
                 break;
             }
         }
-        // Of the run that reached no such call.
+        // Left over from the last run, which reached no such call.
         self.world.messages().await;
         self.world.put_back(&before).await;
         Ok(())
     }
 
-    /// Whoever waits for replicas waits for the last write of a connection: an answer that proves
-    /// something without one would be confirmed by nothing.
+    /// Waiting for replicas means waiting for the last write of a connection. So an answer that
+    /// needs confirmation must have a write.
     async fn proofs_are_written(&mut self, trial: &Trial<'_>) -> Result<(), TestCaseError> {
         let before = self.changes().await;
         let answers = trial.attempt(&self.world).await;
@@ -305,7 +310,7 @@ impl Stops {
         let answers = trial.attempt(&self.world).await;
         *self.stop.lock().unwrap() = None;
         let Some(noted) = self.noted().await else {
-            // Nothing stopped it.
+            // The script has fewer calls, so it ran to its end.
             prop_assert!(answers.iter().all(|answer| answer.outcome.is_ok()), "{answers:?}");
             return Ok(false);
         };
@@ -314,7 +319,7 @@ impl Stops {
         let after = self.world.kept(keys).await;
         let same: Vec<bool> =
             after.locks.iter().zip(&before.locks).map(|(a, b)| a.content == b.content).collect();
-        // A group of renewals is sent again one by one when it failed as a whole.
+        // A batch of renewals that failed as a whole is sent again one by one.
         let failed = answers.iter().all(|answer| answer.outcome.is_err());
         if self.runs.load(Ordering::Relaxed) == 1 && failed && noted.changes == 0 {
             let changed = same.iter().any(|same| !same);
@@ -335,12 +340,12 @@ impl Stops {
             prop_assert!(ends, "{content:?} lives for ever: {noted:?} {answers:?}");
         }
         self.what_was_told_is_so(trial, keys, &noted, &answers).await?;
-        // Holders, waiters and what the record says of them fit together.
+        // Reading checks that holders, waiters and the record fit together.
         for key in keys {
             let stored = Stored::read(&self.world, key).await;
             self.tally.left_empty += u64::from(stored.emptied > 0);
         }
-        // In every other case nobody comes before all is over.
+        // In every second case, no request comes before all leases are over.
         if call.is_multiple_of(2) {
             for Answered { outcome, .. } in trial.attempt(&self.world).await {
                 prop_assert!(outcome.is_ok(), "sent again: {outcome:?} after {noted:?}");
@@ -357,8 +362,9 @@ impl Stops {
         Ok(true)
     }
 
-    /// Whoever was told of a grant has it, but for one who was first in line when the lock came free
-    /// and gave up, or was made to, in the same step; under higher fences if it renewed in the same step.
+    /// Checks that a waiter that was notified of a grant has it. The step itself may have ended the
+    /// grant, if the waiter was the head of the queue when the lock became free. If the step also
+    /// renewed it, its fences are higher.
     async fn what_was_told_is_so(
         &mut self,
         trial: &Trial<'_>,
@@ -394,7 +400,7 @@ impl Stops {
         Ok(())
     }
 
-    /// How often anything at all was changed on the server.
+    /// How many changes the server has made so far.
     async fn changes(&self) -> u64 {
         let mut question = redis::pipe();
         question.cmd("INFO").arg("persistence");
@@ -416,7 +422,7 @@ impl Stops {
     }
 }
 
-/// Says where a script was stopped if what follows panics.
+/// Prints where a script was stopped, if the code after it panics.
 struct Telling<'a> {
     trial: &'a Trial<'a>,
     call: usize,
@@ -441,7 +447,7 @@ fn check(home: Home) {
     run(sequence(home), async |stops, steps| stops.try_all(&steps).await);
 }
 
-/// Tries random sequences, and prints how many states and stops that were.
+/// Tries random sequences, and prints how many states and stops there were.
 fn run<S: Strategy>(
     sequences: S,
     try_all: impl AsyncFn(&mut Stops, S::Value) -> Result<(), TestCaseError>,

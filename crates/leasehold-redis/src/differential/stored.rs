@@ -1,4 +1,4 @@
-//! Reads all that is stored for one lock, from either side into one form.
+//! Reads all stored data of a lock, from either side into one form.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,21 +13,21 @@ use super::World;
 use crate::forms::{Pack as _, Packed, Shape};
 use crate::stored::{self, Holder, Waiter};
 
-/// What is stored, and until when the key lives.
+/// The stored data, and when the key expires.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) state: State,
     fields: BTreeMap<Vec<u8>, Vec<u8>>,
     /// How many fields a stopped script left empty.
     pub(super) emptied: usize,
-    /// From now, ms: when the key expires, by the server.
+    /// When the key expires, by the server, in ms from now.
     key_ms: i64,
-    /// By the state, µs.
+    /// When the key should expire, by the state, in µs.
     kept: u64,
 }
 
-/// What the table has, and how long from now, ms, the lock is in use and its fences are ahead; negative for what is
-/// over.
+/// The table's data. Also for how many ms from now the lock is in use and its fences are ahead;
+/// negative if that is over.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) state: State,
@@ -35,18 +35,19 @@ pub(super) struct Wanted {
     fence_ms: i64,
 }
 
-/// What an entry holds, as text wherever that is enough to compare.
+/// The content of an entry, as text wherever that is enough to compare.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct State {
     holders: Vec<String>,
     waiters: Vec<String>,
-    /// Means nothing while nobody uses the lock.
+    /// Meaningless while the lock is idle.
     kind: Option<u32>,
     closed_until: u64,
     last_fence: Option<Fence>,
-    /// Mean nothing while nobody waits.
+    /// Meaningless while the queue is empty.
     next_places: [u64; 2],
-    /// When something was last given, and how far the lock's time is ahead of the clock. Mean nothing while nobody uses it.
+    /// When a lease was last granted, and how far the lock's time is ahead of the clock.
+    /// Meaningless while the lock is idle.
     time: [u64; 2],
     released: Option<String>,
     ended: Vec<String>,
@@ -58,13 +59,13 @@ impl State {
     }
 }
 
-/// The retention that stores have by default.
+/// The default retention of stores.
 const RETENTION_MS: i64 = 600_000;
 /// How long a step may take in real time, in which keys expire.
 const SLACK_MS: i64 = 30_000;
 
 impl Stored {
-    /// What the server has: one key at most, which is a hash.
+    /// Reads the server's data: at most one key, which is a hash.
     pub(super) async fn read(world: &World, key: &Key) -> Self {
         let key = world.stores[0].shared.names.record(key);
         let mut questions = redis::pipe();
@@ -90,12 +91,12 @@ impl Stored {
         Self { state, fields, emptied, key_ms, kept }
     }
 
-    /// Every byte of it.
+    /// All its bytes.
     pub(super) const fn bytes(&self) -> &BTreeMap<Vec<u8>, Vec<u8>> {
         &self.fields
     }
 
-    /// What the table has.
+    /// The table's data.
     pub(super) fn of(entry: &LockEntry, now: Now) -> Wanted {
         let json = serde_json::to_value(entry).unwrap();
         let list = |name: &str| json[name].as_array().unwrap().clone();
@@ -130,7 +131,7 @@ impl Stored {
         Wanted { state, in_use_ms: ahead_ms(in_use_us), fence_ms: ahead_ms(fence_us) }
     }
 
-    /// The key expires, no earlier than what it says is over, and not much later.
+    /// Checks that the key expires after everything in it is over, and not much later.
     pub(super) fn check_expiry(
         &self,
         before: &Self,
@@ -146,8 +147,8 @@ impl Stored {
         if self.fields != before.fields {
             // Both are rounded up.
             let least = wanted.fence_ms.max(wanted.in_use_ms) + RETENTION_MS - 1;
-            // Nobody waits or holds for longer than ten seconds, and clocks are set back by as much
-            // as six each time.
+            // Waits and leases last ten seconds at most, and each step sets clocks back by up to
+            // six.
             let most = wanted.fence_ms.max(wanted.in_use_ms).max(360_000) + RETENTION_MS * 5 / 4;
             prop_assert!((least..=most + 1).contains(&kept_ms), "{kept_ms}: {self:?} {wanted:?}");
         }
@@ -185,7 +186,7 @@ fn table_holder(json: &Json) -> String {
     holder(&hex(&json["token"]), mode(&json["mode"]), fences, numbers, label)
 }
 
-/// Owner, metadata, and who asks them to let go.
+/// Owner, metadata, and the release request's owner.
 type Label = (String, String, Option<String>);
 
 fn holder(
@@ -251,7 +252,7 @@ fn waiter(
     format!("{token} {mode:?} {channel} {numbers:?} {label:?}")
 }
 
-/// Reads what is beside holders and waiters, and checks what can be told from them.
+/// Reads the fields other than holders and waiters, and checks them against those.
 fn parse(stored: &stored::Stored, fields: &BTreeMap<Vec<u8>, Vec<u8>>) -> State {
     let its = &stored.state;
     let past = fields.get(&b"ended"[..]).map(Vec::as_slice).unwrap_or_default();
@@ -299,8 +300,8 @@ fn parse(stored: &stored::Stored, fields: &BTreeMap<Vec<u8>, Vec<u8>>) -> State 
     state
 }
 
-/// Holders are numbered without gaps, each is found by its token, and the state says how many they
-/// are, what they have, and when the first of their leases ends.
+/// Checks the sharers: they are numbered without gaps, and each is found by its token. The state
+/// has their number, their permits, and the first end of their leases.
 fn check_crowd(
     stored: &stored::Stored,
     fields: &BTreeMap<Vec<u8>, Vec<u8>>,
@@ -314,13 +315,13 @@ fn check_crowd(
         let mut slot = b"@".to_vec();
         slot.int(number);
         tokens.push(fields[&slot].clone());
-        // Its record leads back to it.
+        // Its record must lead back to it.
         let mut packed = Packed(&fields[&tokens[tokens.len() - 1]][1..]);
         assert_eq!(packed.double(), Some(number.into()), "{stored:?}");
         expected.push(slot);
     }
     expected.extend(tokens.iter().cloned());
-    // A bond is taken once, however many have it.
+    // A bond counts once, however many sharers have it.
     let all_taken = match stored.holders.first().map(|holder| holder.mode) {
         Some(Mode::Joint(bond)) => bond.number(),
         _ => stored.holders.iter().map(|holder| letter(holder.mode).1).sum::<u64>(),
@@ -335,8 +336,9 @@ fn check_crowd(
     }
 }
 
-/// Every waiter is found by its token and by its place, the first range begins with the first waiter, all are in a range,
-/// and no place ends before the state says.
+/// Checks the queue: every waiter is found by its token and by its position, and all are in a
+/// range. The first range begins with the first waiter. Positions end no earlier than the state has
+/// it.
 fn check_line(
     stored: &stored::Stored,
     fields: &BTreeMap<Vec<u8>, Vec<u8>>,

@@ -1,10 +1,10 @@
-//! Parses what a server says about itself, without a judgement.
+//! Parses what a server reports about itself, without a judgement.
 
 use std::collections::BTreeMap;
 
 use leasehold_core::escape;
 
-/// The settings that are asked for with `CONFIG GET`, one at a time as Redis 6.2 wants it.
+/// The settings to read with `CONFIG GET`, one at a time for Redis 6.2.
 pub(super) const SETTINGS: [&str; 11] = [
     "appendfsync",
     "appendonly",
@@ -19,8 +19,8 @@ pub(super) const SETTINGS: [&str; 11] = [
     "save",
 ];
 
-/// Fields of `INFO` and settings. What is missing was not told: the user may lack a right, the
-/// server may be of another make.
+/// Fields of `INFO` and settings. A missing one was not reported: the user may lack a right, or it
+/// is another server product.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     info: BTreeMap<String, String>,
@@ -28,13 +28,13 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Takes in the text of `INFO`.
+    /// Adds the text of `INFO`.
     pub(super) fn add_info(&mut self, text: &str) {
         let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
         self.info.extend(fields.map(|(field, value)| (field.to_owned(), value.to_owned())));
     }
 
-    /// Takes in one setting.
+    /// Adds one setting.
     pub(super) fn add_setting(&mut self, name: &str, value: &str) {
         self.settings.insert(name.to_owned(), value.to_owned());
     }
@@ -59,9 +59,9 @@ impl Facts {
         self.settings.get(name).map(String::as_str)
     }
 
-    /// Which server it is, and its version as numbers.
+    /// The server's product, and its version as numbers.
     pub(super) fn version(&self) -> Option<(Product, [u32; 3])> {
-        // Valkey also tells the version of Redis that it is compatible with.
+        // Valkey also reports the version of Redis that it is compatible with.
         let (product, text) = match (self.info("valkey_version"), self.info("redis_version")) {
             (Some(valkey), _) => (Product::Valkey, valkey),
             (None, Some(redis)) => (Product::Redis, redis),
@@ -82,7 +82,7 @@ impl Facts {
         self.info("maxmemory_policy").or_else(|| self.setting("maxmemory-policy"))
     }
 
-    /// How many clients there may be.
+    /// The greatest number of clients.
     pub(super) fn client_limit(&self) -> Option<u64> {
         self.number("maxclients").or_else(|| self.setting("maxclients")?.parse().ok())
     }
@@ -101,14 +101,14 @@ impl Facts {
         self.number("connected_slaves").or_else(|| self.number("connected_replicas"))
     }
 
-    /// The replicas that the server says it has.
+    /// The replicas that the server reports.
     pub(super) fn followers(&self) -> Vec<Follower> {
         let number = |field: &str| field.strip_prefix("slave")?.parse::<u32>().ok();
         let lines = self.info.iter().filter(|(field, _)| number(field).is_some());
         lines.filter_map(|(_, line)| Follower::read(line)).collect()
     }
 
-    /// Whether it is set never to take over from its primary.
+    /// Whether it is set never to replace its primary.
     pub(super) fn stays_replica(&self, in_cluster: bool) -> bool {
         if in_cluster {
             return self.setting("cluster-replica-no-failover") == Some("yes");
@@ -117,17 +117,17 @@ impl Facts {
         priority == Some(0)
     }
 
-    /// How many replicas have to be in step for a write; 0 for none.
+    /// How many replicas must be in step for a write; 0 for none.
     pub(super) fn replicas_needed(&self) -> Option<u64> {
         self.setting("min-replicas-to-write")?.parse().ok()
     }
 
-    /// Whether scripts write even when too few replicas are in step, as they do up to Redis 6.2.6.
+    /// Whether scripts write even if too few replicas are in step, as up to Redis 6.2.6.
     pub(super) fn scripts_need_no_replicas(&self) -> bool {
         matches!(self.version(), Some((Product::Redis, version)) if version < [6, 2, 7])
     }
 
-    /// How many replicas are in step, where some have to be.
+    /// How many replicas are in step, if some must be.
     pub(super) fn replicas_in_step(&self) -> Option<u64> {
         self.number("min_slaves_good_slaves").or_else(|| self.number("min_replicas_good_replicas"))
     }
@@ -138,7 +138,7 @@ impl Facts {
 pub(super) struct Follower {
     pub(super) host: String,
     pub(super) port: u16,
-    /// Whether it gets what the primary writes, as it is written.
+    /// Whether it receives the primary's writes as they happen.
     pub(super) online: bool,
 }
 
@@ -155,14 +155,14 @@ impl Follower {
     }
 }
 
-/// The make of a server.
+/// A server product.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Product {
     Redis,
     Valkey,
 }
 
-/// A server's word, short and harmless.
+/// A server's word, shortened and escaped.
 pub(super) fn word(text: &str) -> String {
     let short: String = text.chars().take(64).collect();
     escape::terminal(&short).to_string()

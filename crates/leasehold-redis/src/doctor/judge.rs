@@ -1,4 +1,4 @@
-//! Judges what a server's settings and state mean for a lock.
+//! Judges what a server's settings and state mean for locks.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use super::room;
 use crate::builder::LinkSecurity;
 use crate::replication::Replication;
 
-/// The oldest versions that the conformance suite is run on.
+/// The oldest versions that pass the conformance suite.
 const REDIS_MIN: [u32; 2] = [6, 2];
 const VALKEY_MIN: [u32; 2] = [7, 2];
 
-/// The first Redis whose scripts heed `min-replicas-to-write`.
+/// The first Redis that applies `min-replicas-to-write` to scripts.
 const SCRIPTS_HEED: &str = "6.2.7";
 
-/// Clocks that are kept by a time service agree better than the first. Beyond the second somebody
-/// is going to set one of them right.
+/// Clocks with a time service agree better than the first. A clock that differs by more than the
+/// second will be corrected at some time.
 pub(super) const CLOCK_OFF: Duration = Duration::from_millis(200);
 const CLOCK_WRONG: Duration = Duration::from_secs(2);
 
-/// A server that was started more recently than this may have forgotten leases that still run.
+/// A server with a later start may have forgotten leases that still run.
 const YOUNG: Duration = Duration::from_secs(60 * 60);
 
 /// How full the memory may be, in percent, before it is worth a warning.
 const MEMORY_FULL: u64 = 90;
 
-/// Everything that `INFO` and `CONFIG GET` have an answer to.
-/// `confirming` is what the store's URL asks to be waited for.
+/// Judges everything in `INFO` and `CONFIG GET`. `confirming` are the confirmations that the
+/// store's URL requires.
 pub(super) fn settings(
     facts: &Facts,
     as_cluster: bool,
@@ -48,14 +48,14 @@ pub(super) fn settings(
     findings.into_iter().flatten().collect()
 }
 
-/// Which server it is, whatever the names under which it is reached.
+/// The server's identity, independent of the names that lead to it.
 fn identity(facts: &Facts) -> Option<Finding> {
     let id = facts.info("run_id").filter(|id| !id.is_empty())?;
     let found = format!("it calls itself {}", word(id));
     Some(Finding::new(Severity::Fine, IDENTITY, found, "no other server does"))
 }
 
-/// What this user was not told.
+/// What this user could not read.
 fn unasked(facts: &Facts) -> Option<Finding> {
     let missing = match (facts.has_info(), facts.has_settings()) {
         (true, true) => return None,
@@ -300,7 +300,7 @@ fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding
     Some(finding.advise(advice))
 }
 
-/// What becomes of a store that waits for the server's disk.
+/// What a store gets that waits for the server's disk.
 fn on_disk(appends: bool, how: Option<&str>) -> Finding {
     let topic = PERSISTENCE;
     let none = "no lock can be taken: none is ever known to be on the disk";
@@ -339,7 +339,7 @@ fn on_disk(appends: bool, how: Option<&str>) -> Finding {
     }
 }
 
-/// Whether the server gets its data onto its disk.
+/// Whether the server writes its data to its disk.
 fn saving(facts: &Facts) -> Option<Finding> {
     if facts.info("loading") == Some("1") {
         let finding = Finding::new(
@@ -378,14 +378,14 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     if told < 0 {
         return Some(set_back(told, "the time at which it started", confirming));
     }
-    // A server counts the time of its start for its first save.
+    // Before its first save, a server reports the time of its start as the last one.
     let since_save = number("server_time_usec").zip(number("rdb_last_save_time"));
     let since_save = since_save.map_or(0, |(now, saved)| (now / 1_000_000).saturating_sub(saved));
     if since_save < -1 {
         return Some(set_back(since_save, "the time of its last save", None));
     }
     let up = Duration::from_secs(told.unsigned_abs());
-    // It is told in whole seconds.
+    // The server reports it in whole seconds.
     let ago = if up.is_zero() { "just now".to_owned() } else { format!("{} ago", rough(up)) };
     let found = format!("the server was started {ago}");
     if let Some(left) = confirming.and_then(|confirming| confirming.doubts(up)) {
@@ -422,7 +422,7 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     )
 }
 
-/// What becomes of a server whose clock is behind that time by so much.
+/// What it means that the server's clock is behind that time by this number of seconds.
 fn set_back(seconds: i64, behind: &str, confirming: Option<Replication>) -> Finding {
     let by = rough(Duration::from_secs(seconds.unsigned_abs()));
     let found = format!("the server's clock was set back, and is {by} behind {behind}");
@@ -444,17 +444,17 @@ fn set_back(seconds: i64, behind: &str, confirming: Option<Replication>) -> Find
     finding.advise("set the server's clock right, and keep it by a time service that slews")
 }
 
-/// How far the server's clock is from ours.
+/// The difference between the server's clock and this machine's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockReading {
-    /// The server's less ours, µs.
+    /// The server's clock minus this machine's, in µs.
     pub(super) ahead_us: i64,
-    /// By how much that may be wrong: half of the round trip.
+    /// The uncertainty of the difference: half of the round trip.
     pub(super) uncertainty: Duration,
 }
 
 impl ClockReading {
-    /// How far one server's clock is from another's.
+    /// The difference between the clocks of two servers.
     pub(super) fn less(self, other: Self) -> Self {
         Self {
             ahead_us: self.ahead_us.saturating_sub(other.ahead_us),
@@ -462,7 +462,7 @@ impl ClockReading {
         }
     }
 
-    /// How far it is at least.
+    /// The least difference that is certain.
     pub(super) fn certain(self) -> Duration {
         Duration::from_micros(self.ahead_us.unsigned_abs()).saturating_sub(self.uncertainty)
     }
@@ -496,7 +496,7 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
     .advise("keep both by a time service that slews; release all locks before setting a clock")
 }
 
-/// How the server is reached.
+/// Judges the security of the connection.
 pub(super) fn security(security: &LinkSecurity) -> Finding {
     let topic = "transport";
     let fine = |found: &'static str, means| Finding::new(Severity::Fine, topic, found, means);
@@ -539,7 +539,7 @@ pub(super) fn protocol(resp3: Option<bool>) -> Option<Finding> {
     Some(Finding::new(Severity::Fine, "protocol", found, "locks are the same in RESP2 and RESP3"))
 }
 
-/// A length of time for people: two digits are enough.
+/// A length of time for people, with two digits.
 pub(super) fn rough(length: Duration) -> String {
     let seconds = length.as_secs();
     match seconds {

@@ -1,8 +1,8 @@
-//! Examines a server: asks for its state and tries what has to work.
+//! Examines a server: reads its state and tries what locks need.
 //!
-//! The judgement is left to [`judge`] and [`rights`].
+//! [`judge`] and [`rights`] have the judgement.
 //!
-//! Nothing is written. What is tried is tried on a lock and a channel with random names.
+//! It does not write. Trials use a lock and a channel with random names.
 
 mod facts;
 mod judge;
@@ -34,10 +34,10 @@ use crate::transport::{Body, Deadline, Delivery, Part, Request, Transport};
 /// How often the clock is read; the quickest answer counts.
 const CLOCK_SAMPLES: u32 = 5;
 
-/// How many names are tried until one is in a slot of a node, which may have a single one.
+/// How many names are tried to find one in the slots of a node, which may have only one slot.
 const SPARES_MAX: u32 = 1_000_000;
 
-/// What is found out about one server.
+/// The findings about one server.
 struct Look {
     findings: Vec<Finding>,
     lacking: Vec<Lacking>,
@@ -53,7 +53,7 @@ impl RedisStore {
         let mut findings = Vec::new();
         let mut whole = match parts {
             None => {
-                // One that is silent is known by this.
+                // Detects a silent server.
                 self.ask(transport, vec![redis::cmd("TIME")], deadline.of_one()).await?;
                 self.look_at(transport, self.spare(client, &[])?, deadline).await?
             }
@@ -74,12 +74,12 @@ impl RedisStore {
         }
         findings.push(judge::security(&self.shared.security));
         findings.extend(judge::protocol(self.shared.resp3));
-        // Last, because a server that does not answer here takes all the time that is left.
+        // Last, because a server that does not answer here uses up all remaining time.
         let spare = self.spare(client, &[])?;
         let wake = self.try_wake(client, &spare, &mut whole.lacking, deadline).await;
         findings.append(&mut whole.findings);
         let Look { lacking, user, .. } = whole;
-        // Those of a cluster's nodes are judged, but for what only showed now.
+        // For a cluster's nodes this was judged above, except for what only showed now.
         if !transport.is_spread() || !lacking.is_empty() {
             findings.extend(rights::judge(&lacking, user.as_deref(), &self.shared.names));
         }
@@ -88,8 +88,8 @@ impl RedisStore {
         Ok(findings)
     }
 
-    /// Looks at every node of a cluster that has slots. What is lacking is judged node by node, since
-    /// each has users of its own; a right to subscribe that is lacking is left to the caller.
+    /// Examines every node of a cluster that has slots. Missing rights are judged node by node,
+    /// since each has its own users. A missing right to subscribe is left to the caller.
     async fn look_at_each(
         &self,
         parts: Vec<Part>,
@@ -101,7 +101,7 @@ impl RedisStore {
         let mut whole = Look { findings: Vec::new(), lacking: Vec::new(), user: None };
         let (mut answered, mut failure) = (false, None);
         while let Some(Part { server, location, slots }) = parts.pop() {
-            // One that does not answer leaves the others, and the wake channel, their share.
+            // A silent node must leave time for the other nodes and the wake channel.
             let shares = u32::try_from(parts.len()).unwrap_or(u32::MAX).saturating_add(2);
             let turn = deadline.at_most(deadline.left() / shares);
             let looked = self.look_at(&*server, self.spare(client, &slots)?, turn).await;
@@ -127,7 +127,7 @@ impl RedisStore {
         }
     }
 
-    /// A lock that nobody uses, in one of these slots if there are some.
+    /// An unused lock, in one of these slots if there are any.
     fn spare(&self, client: ClientId, slots: &[u16]) -> Result<Spare> {
         let names = &self.shared.names;
         let mut number = 0_u32;
@@ -153,7 +153,7 @@ impl RedisStore {
         let user = self.ask_user(server, deadline).await?;
         let lacking = self.try_commands(server, &spare, deadline).await?;
         let scripts = match self.try_structs(server, &spare, deadline).await? {
-            // No script runs then, for this reason.
+            // This also explains why no script runs.
             Some(lacking) => Some(lacking),
             None => self.try_script(server, &spare, deadline).await?,
         };
@@ -169,7 +169,7 @@ impl RedisStore {
         Ok(Look { findings, lacking, user })
     }
 
-    /// Looks at those who may take over from a server.
+    /// Examines the replicas that may replace a server.
     async fn look_at_replicas(
         &self,
         server: &dyn Transport,
@@ -181,7 +181,7 @@ impl RedisStore {
         let all = primary.followers();
         let mut findings = Vec::new();
         let (mut looked_at, mut appending, mut staying) = (0_usize, 0_usize, 0_usize);
-        // What comes after them is to have its share of the time, too.
+        // The later trials need time, too.
         let deadline = deadline.at_most(deadline.left() / 2);
         for (place, follower) in all.iter().enumerate().take(replicas::LOOKED_AT_MAX) {
             let Some(replica) = server.neighbour(&follower.host, follower.port) else { break };
@@ -223,7 +223,7 @@ impl RedisStore {
         Ok((self.ask_facts(replica, deadline).await?, clock))
     }
 
-    /// Asks a node of a cluster which of its slots are on their way.
+    /// Asks a node of a cluster which of its slots are moving.
     async fn half_moved(
         &self,
         server: &dyn Transport,
@@ -240,8 +240,8 @@ impl RedisStore {
         verdict.to_error().during("examine").at_store(self.location())
     }
 
-    /// The server's answers to several commands at once, each of which may be an error. They are
-    /// not sent again, so that a server that is busy or loading is seen as it is.
+    /// Sends several commands at once; each answer may be an error. Errors are not retried, so that
+    /// a busy or loading server is seen as it is.
     async fn ask(
         &self,
         server: &dyn Transport,
@@ -258,7 +258,7 @@ impl RedisStore {
         values.collect()
     }
 
-    /// Compares the server's clock with ours; `None` when the user may not ask it.
+    /// Compares the server's clock with this machine's; `None` if the user may not read it.
     async fn read_clock(
         &self,
         server: &dyn Transport,
@@ -323,7 +323,7 @@ impl RedisStore {
     ) -> Result<Vec<Lacking>> {
         let digest = &self.shared.scripts.inspect.digest;
         let mut trials = rights::trials(&self.shared.names, spare, digest);
-        // First, so that it is not about a command that could be carried out by it.
+        // First, so that it does not apply to a command that the node could then carry out.
         if self.shared.transport.is_spread() {
             trials.insert(0, ("asking", redis::cmd("ASKING")));
         }
@@ -340,7 +340,7 @@ impl RedisStore {
         Ok(lacks.filter_map(|(name, answer)| Some((name, answer.as_ref().err()?.lack?))).collect())
     }
 
-    /// Runs a script that only reads. A right that it lacks is told as such.
+    /// Runs a script that only reads. A missing right is returned as such.
     async fn try_script(
         &self,
         server: &dyn Transport,

@@ -6,12 +6,12 @@ use super::facts::{Facts, word};
 use super::judge::{self, CLOCK_OFF, ClockReading, rough};
 use crate::replication::Replication;
 
-/// How many replicas of one server are looked at.
+/// How many replicas of one server are examined.
 pub(super) const LOOKED_AT_MAX: usize = 16;
 
 const TOPIC: &str = "replica";
 
-/// What a primary says about those who follow it.
+/// Judges what a primary reports about its replicas.
 pub(super) fn replication(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     let topic = "replication";
     if facts.is_replica() {
@@ -87,7 +87,7 @@ pub(super) fn replication(facts: &Facts, confirming: Option<Replication>) -> Opt
     )
 }
 
-/// Where every grant waits for `wanted` replicas.
+/// Judges the replicas if every grant waits for `wanted` of them.
 fn confirmed(online: u64, wanted: u64) -> Finding {
     let topic = "replication";
     let found = format!("{online} replicas follow, and replicas={wanted} waits for {wanted}");
@@ -107,7 +107,7 @@ fn confirmed(online: u64, wanted: u64) -> Finding {
     finding.advise("ask for more of them in the URL, or check fences at what the lock protects")
 }
 
-/// A replica that could not be looked at.
+/// A replica that could not be examined.
 pub(super) fn unexamined(found: String, fails_over: bool) -> Finding {
     let severity = if fails_over { Severity::Warning } else { Severity::Note };
     let means = "how it is set, and what its clock says, shows when it takes over; clients that \
@@ -116,13 +116,13 @@ pub(super) fn unexamined(found: String, fails_over: bool) -> Finding {
     Finding::new(severity, TOPIC, found, means).advise(advice)
 }
 
-/// More replicas than anybody asks.
+/// More replicas than are examined.
 pub(super) fn too_many(more: usize) -> Finding {
     let found = format!("{more} more replicas were not looked at");
     Finding::new(Severity::Note, TOPIC, found, "how they are set shows when one takes over")
 }
 
-/// Replicas all of which are set never to take over.
+/// All replicas are set never to replace their primary.
 pub(super) fn none_takes_over(in_cluster: bool, fails_over: bool) -> Finding {
     let (found, advice) = if in_cluster {
         (
@@ -142,9 +142,9 @@ pub(super) fn none_takes_over(in_cluster: bool, fails_over: bool) -> Finding {
     Finding::new(severity, "fail-over", found, means).advise(advice)
 }
 
-/// What of a replica would surprise when it takes over from its primary; one finding if nothing.
+/// Problems that a replica would cause after replacing its primary; one finding if there are none.
 ///
-/// `apart` is its clock less its primary's.
+/// `apart` is its clock minus its primary's.
 pub(super) fn examined(
     replica: &Facts,
     primary: &Facts,
@@ -205,7 +205,7 @@ fn clock(apart: ClockReading) -> Option<Finding> {
 
 fn eviction(replica: &Facts) -> Option<Finding> {
     let finding = judge::eviction(replica).filter(|it| it.severity > Severity::Fine)?;
-    // It evicts nothing of its own while it follows.
+    // A replica does not evict keys itself.
     let severity = finding.severity.min(Severity::Warning);
     let found = format!("of a replica, {}", finding.found);
     let means = format!("when it takes over: {}", finding.means);
@@ -259,8 +259,8 @@ fn caution(replica: &Facts, primary: &Facts) -> Option<Finding> {
     Some(finding.advise(format!("CONFIG SET min-replicas-to-write {here} there")))
 }
 
-/// Whether enough replicas keep what disks have to confirm; `appending` are those that do, of
-/// those that were looked at.
+/// Whether enough replicas keep what disks have to confirm. `appending` of the examined ones keep
+/// an append-only file.
 pub(super) fn on_disk(
     appending: usize,
     looked_at: usize,

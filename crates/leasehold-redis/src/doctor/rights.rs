@@ -1,9 +1,9 @@
 //! Finds the rights that this user lacks, by trying.
 //!
-//! Each command is tried on keys and a channel that nobody uses, in a way that changes nothing. So
-//! no right to administrate is needed, every version answers, and key and channel patterns,
-//! renamed commands and the restrictions of hosted servers are found alike. A server notes a
-//! refusal in its `ACL LOG`.
+//! Each command is tried without effect, on unused keys and an unused channel. So the user needs no
+//! administrative rights, and every version answers. The trials find key and channel patterns,
+//! renamed commands and the restrictions of hosted servers alike. A server records a refusal in its
+//! `ACL LOG`.
 
 use leasehold_core::Key;
 use leasehold_core::doctor::{Finding, Severity, WAKE};
@@ -14,7 +14,7 @@ use crate::acl::{self, Feature};
 use crate::classify::Lack;
 use crate::names::Names;
 
-/// What nobody uses.
+/// An unused lock and channel.
 #[derive(Debug)]
 pub(super) struct Spare {
     pub(super) key: Key,
@@ -22,23 +22,23 @@ pub(super) struct Spare {
     pub(super) channel: String,
 }
 
-/// A command and what is lacking for it.
+/// A command and what the user lacks for it.
 pub(super) type Lacking = (&'static str, Lack);
 
 /// Commands that depend on the store's URL.
 const OF_URL: [&str; 4] = ["asking", "info", "wait", "waitaof"];
 
-/// The commands that a log needs, where the store's URL has one kept.
+/// The commands of the log, if the store's URL enables it.
 pub(super) fn trials_of_log(names: &Names, spare: &Spare) -> [(&'static str, Cmd); 2] {
     let log = names.log(&spare.key);
     let (mut append, mut read) = (redis::cmd("XADD"), redis::cmd("XREVRANGE"));
-    // Makes no stream where there is none.
+    // Does not create a stream.
     append.arg(&log).arg("NOMKSTREAM").arg("*").arg("-").arg("-");
     read.arg(&log).arg("+").arg("-").arg("COUNT").arg("1");
     [("xadd", append), ("xrevrange", read)]
 }
 
-/// The commands that are tried, each in a way that changes nothing.
+/// The commands to try, each without effect.
 pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'static str, Cmd)> {
     let Spare { key: _, record, channel } = spare;
     let trial = |name: &'static str, words: &[&str]| {
@@ -56,7 +56,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
         trial("pttl", &[record]),
         trial("hget", &[record, "-"]),
         trial("hgetall", &[record]),
-        // A field without a value is refused, but only after the rights were found to be there.
+        // A field without a value is refused, but only after the check of rights.
         trial("hset", &[record, "-", "-", "-"]),
         trial("hdel", &[record, "-"]),
         trial("pexpire", &[record, "1"]),
@@ -65,7 +65,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
     ]
 }
 
-/// Judges, feature by feature, what is lacking.
+/// Judges, feature by feature, what is missing.
 pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> Vec<Finding> {
     let who = user.map_or_else(|| "this user".to_owned(), |user| format!("user {}", word(user)));
     let mut findings = Vec::new();
@@ -107,7 +107,7 @@ pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> V
     findings
 }
 
-/// Whether waiters are lacking nothing but messages.
+/// Whether waiters only lack notifications.
 fn only_messages(lacking: &[Lacking]) -> bool {
     lacking.iter().all(|(command, _)| matches!(*command, "publish" | "subscribe"))
 }
@@ -156,7 +156,7 @@ fn what_to_give(lacking: &[Lacking], user: Option<&str>, names: &Names) -> Strin
     }
     let mut words = vec!["ACL SETUSER".to_owned(), user.map_or_else(|| "USER".to_owned(), word)];
     let any = |kind: Lack| lacking.iter().any(|(_, lack)| *lack == kind);
-    // A server looks at commands first, so a user without a command may lack its keys as well.
+    // A server checks commands first, so a user without a command may lack its keys as well.
     if any(Lack::Keys) {
         words.push(acl::keys(names));
     }

@@ -1,15 +1,14 @@
-//! Checks that a server has room for more clients: connections, and data on its way to them.
+//! Checks that a server has capacity for more clients: connections, and buffered data.
 
 use leasehold_core::doctor::{Finding, Severity};
 
 use super::facts::{Facts, word};
 
-/// How many of the clients that a server lets in may be there, in percent, before it is worth a
-/// warning.
+/// The percentage of a server's client limit from which on a warning is due.
 const CLIENTS_FULL: u64 = 90;
 
-/// An answer or a burst of messages that is smaller than this must not cost a connection: looking
-/// at a lock with some thousand waiters takes as much.
+/// An answer or a burst of notifications below this size must not cost a connection. Inspecting a
+/// lock with some thousand waiters needs as much.
 const BUFFER_LEAST: u64 = 1 << 20;
 
 pub(super) fn clients(facts: &Facts) -> Option<Finding> {
@@ -31,7 +30,7 @@ pub(super) fn clients(facts: &Facts) -> Option<Finding> {
     Some(Finding::new(Severity::Fine, "clients", found, means))
 }
 
-/// Whether the server cuts off those who don't read at once.
+/// Whether the server disconnects clients that read slowly.
 pub(super) fn buffers(facts: &Facts) -> Option<Finding> {
     let topic = "buffers";
     let limits = facts.setting("client-output-buffer-limit")?;
@@ -68,8 +67,8 @@ pub(super) fn buffers(facts: &Facts) -> Option<Finding> {
     Some(Finding::new(Severity::Fine, topic, "output buffers have room", means))
 }
 
-/// The lowest limit of a class of clients in `normal 0 0 0 slave 268435456 67108864 60 …`: at once,
-/// or after some seconds.
+/// The lowest limit of a class of clients in `normal 0 0 0 slave 268435456 67108864 60 …`, be it
+/// immediate or after some seconds.
 fn least(limits: &str, class: &[&str]) -> Option<u64> {
     let mut words = limits.split_ascii_whitespace();
     words.find(|word| class.contains(word))?;

@@ -1,4 +1,4 @@
-//! Checks that a server's scripts pack and unpack numbers as ours need.
+//! Checks that a server's scripts pack and unpack numbers as leasehold needs it.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use crate::transport::{Deadline, Transport};
 static REPACK: LazyLock<Script> =
     LazyLock::new(|| Script::without_comments(include_str!("../scripts/repack.lua")));
 
-/// Every sort of field that forms have, with the largest number of each.
+/// Every kind of field in the forms, with its largest number.
 fn sample() -> [(&'static str, Vec<u8>); 2] {
     let (mut all, mut place) = (Vec::new(), Vec::new());
     all.byte(u8::MAX)
@@ -28,7 +28,7 @@ fn sample() -> [(&'static str, Vec<u8>); 2] {
     [("<BHIddc16", all), (">d", place)]
 }
 
-/// What an answer means; nothing where the server's scripts do it as ours need it.
+/// Judges the answer; `None` if it is right.
 fn judge(answer: &Value) -> Option<Finding> {
     let wanted = sample().map(|(_, bytes)| bytes).concat();
     let found = match answer {
@@ -48,7 +48,8 @@ fn judge(answer: &Value) -> Option<Finding> {
 }
 
 impl RedisStore {
-    /// Has a script unpack and pack what ours do. An error is for the trial of a real script to tell.
+    /// Runs a script that unpacks and packs like leasehold's. An error is left to the trial of a
+    /// real script.
     pub(super) async fn try_structs(
         &self,
         server: &dyn Transport,

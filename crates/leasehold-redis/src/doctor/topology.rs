@@ -1,4 +1,4 @@
-//! Judges what a cluster's nodes and a primary's sentinels say.
+//! Judges what a cluster's nodes and a primary's sentinels report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,15 +26,15 @@ pub(super) fn whole(whole: bool) -> Option<Finding> {
     Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
 }
 
-/// A node of a cluster that could not be looked at.
+/// A node of a cluster that could not be examined.
 pub(super) fn unexamined_node(found: String) -> Finding {
     let means = "the locks in its slots can't be taken, renewed or released until it is back, or \
                  a replica takes its place";
     Finding::new(Severity::Problem, "node", found, means)
 }
 
-/// The slots that a node has begun to give away or to take in, by its own answer to
-/// `CLUSTER NODES`: nobody else is told.
+/// The slots that a node has begun to export or import, by its own answer to `CLUSTER NODES`. Only
+/// the node itself reports them.
 pub(super) fn half_moved(nodes: &str) -> Option<Finding> {
     let own = own_line(nodes)?;
     let mut slots: BTreeMap<u16, bool> = BTreeMap::new();
@@ -74,7 +74,7 @@ fn count(slots: usize) -> String {
     if slots == 1 { "1 slot has".to_owned() } else { format!("{slots} slots have") }
 }
 
-/// What sentinels say about agreeing on a fail-over.
+/// What sentinels report about agreeing on a fail-over.
 pub(super) fn no_quorum(said: &[Said]) -> Option<Finding> {
     let lacking = said.iter().filter_map(|one| Some((&one.sentinel, one.no_quorum.as_ref()?)));
     let (sentinel, why) = lacking.clone().next()?;
@@ -93,7 +93,7 @@ pub(super) fn no_quorum(said: &[Said]) -> Option<Finding> {
     ))
 }
 
-/// Nodes of the store's URL that are not of one cluster, by what each answers to `CLUSTER NODES`.
+/// Nodes of the store's URL that belong to different clusters, by their answers to `CLUSTER NODES`.
 pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
     let ids = |text: &str| {
         let ids = text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned()));
@@ -117,7 +117,7 @@ pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
     Some(finding.advise("name the nodes of one cluster only in the store's URL"))
 }
 
-/// Servers of the store's URL that are no nodes of any cluster.
+/// Servers of the store's URL that belong to no cluster.
 pub(super) fn loners(named: &[String]) -> Option<Finding> {
     let (last, others) = named.split_last()?;
     let found = match others.len() {
@@ -130,11 +130,11 @@ pub(super) fn loners(named: &[String]) -> Option<Finding> {
     Some(finding.advise("name the nodes of the cluster only in the store's URL"))
 }
 
-/// How many primaries have to have slots so that most of them agree though one is gone.
+/// How many primaries with slots are needed for a majority to remain if one is gone.
 const ELECTORS_MIN: usize = 3;
 
-/// Whether a replica could be elected in the place of a primary, by what the nodes answer to
-/// `CLUSTER NODES`. Where no primary has a replica, no fail-over is expected.
+/// Whether a replica could be elected to replace a primary, by the nodes' answers to
+/// `CLUSTER NODES`. A fail-over is expected only if some primary has a replica.
 pub(super) fn too_few_to_elect(views: &[(String, String)]) -> Option<Finding> {
     let (mut electors, mut replicas) = (BTreeSet::new(), BTreeSet::new());
     for line in views.iter().flat_map(|(_, text)| text.lines()) {
@@ -160,7 +160,7 @@ pub(super) fn too_few_to_elect(views: &[(String, String)]) -> Option<Finding> {
     Some(finding.advise("spread the slots over at least three primaries"))
 }
 
-/// A node's word about itself, in its answer to `CLUSTER NODES`.
+/// A node's line about itself, in its answer to `CLUSTER NODES`.
 fn own_line(nodes: &str) -> Option<&str> {
     nodes.lines().find(|line| {
         let flags = line.split(' ').nth(2);
@@ -168,7 +168,7 @@ fn own_line(nodes: &str) -> Option<&str> {
     })
 }
 
-/// What is at the addresses of a server's name.
+/// Judges the addresses of a server's name.
 pub(super) fn addresses(heard: &[Heard]) -> Finding {
     let topic = "addresses";
     let count = heard.len();
@@ -203,7 +203,7 @@ pub(super) fn addresses(heard: &[Heard]) -> Finding {
     finding.advise("write the address of the server into the store's URL")
 }
 
-/// What all sentinels say that the URL names.
+/// Judges the reports of all sentinels in the URL.
 pub(super) fn sentinels(said: &[Said]) -> Finding {
     let topic = "sentinels";
     let deployments = deployments(said);
@@ -256,7 +256,7 @@ pub(super) fn sentinels(said: &[Said]) -> Finding {
     Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
 }
 
-/// Sentinels that know nothing of each other, and name different primaries.
+/// Sentinels that don't know each other, and name different primaries.
 fn of_two_deployments(named: usize, most: &[Answer<'_>], strangers: &[Answer<'_>]) -> Finding {
     let count = voters(most.iter().map(|(one, _)| *one));
     let primary = newest(most).map(|best| best.endpoint.to_string());

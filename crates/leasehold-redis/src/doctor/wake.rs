@@ -14,10 +14,10 @@ use crate::store::RedisStore;
 use crate::transport::{Body, Deadline, Delivery, Request};
 use crate::unsent::Messages;
 
-/// A number that no waiter has: clients count theirs from 0.
+/// A number that waiters never have: clients count theirs from 0.
 const TICKET: u64 = u64::MAX;
 
-/// Whether there were messages of this store's that could not be sent.
+/// Whether this store has failed to send notifications.
 pub(super) fn lost(messages: u64) -> Option<Finding> {
     let finding = Finding::new(
         Severity::Warning,
@@ -28,7 +28,7 @@ pub(super) fn lost(messages: u64) -> Option<Finding> {
     (messages > 0).then(|| finding.advise("allow PUBLISH; the log has the server's error"))
 }
 
-/// A message came; `unsent` if no script could send it.
+/// A notification arrived; `unsent` if scripts can't send them.
 fn woken(unsent: Option<&Messages>) -> Finding {
     let Some(messages) = unsent else {
         return Finding::new(
@@ -49,8 +49,8 @@ fn woken(unsent: Option<&Messages>) -> Finding {
 }
 
 impl RedisStore {
-    /// Subscribes as a client that waits does, publishes as a script does, and sees whether the
-    /// message arrives.
+    /// Subscribes like a waiting client, publishes like a script, and checks whether the
+    /// notification arrives.
     pub(super) async fn try_wake(
         &self,
         client: ClientId,

@@ -105,7 +105,8 @@ impl Layout {
         !self.counts_holds() && !matches!(self, Self::ShedLock { .. })
     }
 
-    /// Whether the owner's name is kept with the lease; else others see what tells two holders apart.
+    /// Whether the owner's name is kept with the lease; else others see what tells two holders
+    /// apart.
     #[must_use]
     pub const fn has_owner(&self) -> bool {
         matches!(self, Self::ShedLock { .. })
@@ -248,8 +249,8 @@ impl Layout {
         }
     }
 
-    /// What a stored value tells of its holder. Nothing of the token, which is a secret, where it is
-    /// written as the library does.
+    /// What a stored value tells of its holder. Nothing of the token, which is a secret, where it
+    /// is written as the library does.
     pub(super) fn read(&self, value: &[u8]) -> (OwnerName, Metadata) {
         let text = String::from_utf8_lossy(value);
         let owner = |text: &str| OwnerName::new(text).unwrap_or_default();

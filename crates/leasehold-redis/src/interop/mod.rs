@@ -91,9 +91,9 @@ impl InteropStore {
         Self { inner, shared: Arc::new(shared) }
     }
 
-    /// Gives a lock that is found without any expiry this one, so that it comes free then: it is the
-    /// leftover of a program that died between two commands. The default is to leave it alone, since
-    /// some libraries hold locks without expiry on purpose.
+    /// Gives a lock that is found without any expiry this one, so that it comes free then: it is
+    /// the leftover of a program that died between two commands. The default is to leave it alone,
+    /// since some libraries hold locks without expiry on purpose.
     ///
     /// That one was given an expiry, and that one was taken over, is logged as a warning each.
     #[must_use]
@@ -102,8 +102,8 @@ impl InteropStore {
         Self::with(self.inner, requests)
     }
 
-    /// How many messages to waiters of the other library could not be sent, for want of a right: they
-    /// find out in their own time. The log tells the first as a warning. See
+    /// How many messages to waiters of the other library could not be sent, for want of a right:
+    /// they find out in their own time. The log tells the first as a warning. See
     /// [`RedisStore::messages_lost`].
     #[must_use]
     pub fn messages_lost(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! Ends a lease by a server's own command that deletes a key if it has a given value.
 //!
-//! Such a command takes the server a seventh of a script's time, and the same single round trip. Whether a server has one is found out beside the script, in the same go,
-//! and remembered. What it does not answer with "deleted" is for the script to say.
+//! Such a command takes the server a seventh of a script's time, and the same single round trip.
+//! Whether a server has one is found out beside the script, in the same go, and remembered. What it
+//! does not answer with "deleted" is for the script to say.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

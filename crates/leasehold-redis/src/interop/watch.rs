@@ -221,7 +221,8 @@ impl Watches {
         let Watched { name, waiters, holders } = watched;
         let mut told = Vec::new();
         holders.retain(|holder| {
-            // The server may have answered before it granted a later one, which is yet to be looked at.
+            // The server may have answered before it granted a later one, which is yet to be looked
+            // at.
             let is_in = holder.number > begun
                 || seen.values.iter().any(|value| self.is_of(value, &holder.token));
             if !is_in {

@@ -1,9 +1,9 @@
 //! Decides which sentinels to believe if they name different primaries.
 //!
-//! Of one deployment, the highest epoch counts: one that was cut off, or is behind, may still name a
-//! primary that has been replaced. Sentinels of another deployment, which watch another primary by
-//! the same name, have epochs of their own, which say nothing. They are told apart by whom each of
-//! them knows.
+//! Of one deployment, the highest epoch counts: one that was cut off, or is behind, may still name
+//! a primary that has been replaced. Sentinels of another deployment, which watch another primary
+//! by the same name, have epochs of their own, which say nothing. They are told apart by whom each
+//! of them knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,8 +62,8 @@ pub(crate) fn deployments(said: &[Said]) -> Vec<Vec<Answer<'_>>> {
     all
 }
 
-/// How many sentinels these are. One that is reached under several names counts once, if it says who
-/// it is.
+/// How many sentinels these are. One that is reached under several names counts once, if it says
+/// who it is.
 pub(crate) fn voters<'a>(said: impl Iterator<Item = &'a Said>) -> usize {
     let (named, nameless): (Vec<_>, Vec<_>) =
         said.map(|one| &one.circle).partition(|it| it.is_some());
@@ -108,9 +108,9 @@ pub(crate) fn believed(said: &[Said]) -> Option<Result<Found, Verdict>> {
     newest(most).cloned().map(Ok)
 }
 
-/// Of one deployment's answers, the one that counts: that of the highest epoch. Sentinels agree on a
-/// primary within an epoch, unless somebody is pointing them at another one after the other; then it
-/// is what most of them say, and the first that answered where as many say the one as the other.
+/// Of one deployment's answers, the one that counts: that of the highest epoch. Sentinels agree on
+/// a primary within an epoch, unless somebody is pointing them at another one after the other; then
+/// it is what most of them say, and the first that answered where as many say the one as the other.
 pub(crate) fn newest<'a>(deployment: &[Answer<'a>]) -> Option<&'a Found> {
     let epoch = deployment.iter().map(|(_, found)| found.epoch).max()?;
     let newest = || deployment.iter().filter(|(_, found)| found.epoch == epoch);

@@ -1,6 +1,7 @@
-//! Stops scripts that write to several locks, on both sides and everywhere.
+//! Stops scripts that write to several locks, on both sides and at every call.
 //!
-//! What was done to one lock before the stop stays done and is called nothing else; the others are as they were.
+//! A change to one lock before the stop stays and is reported as done. The other locks are
+//! unchanged.
 
 use leasehold_core::{AcquireAll, AcquireRequest, Release, ReleaseRequest};
 use proptest::collection::vec;
@@ -13,7 +14,7 @@ use crate::reply;
 use crate::transport::Delivery;
 use crate::words::Words;
 
-/// How many locks there are.
+/// The number of locks.
 const LOCKS: usize = 3;
 
 /// One script about several locks, each named by its number.
@@ -37,7 +38,7 @@ fn alike<T: Clone>(locks: Vec<usize>, asked: &T) -> Vec<(usize, T)> {
 
 fn batch(home: Home) -> impl Strategy<Value = Batch> {
     let several = vec((0..LOCKS, renewal()), 2..6);
-    // All different ones, in any order.
+    // Different locks, in any order.
     let orders = select(vec![[0, 1, 2], [2, 1, 0], [1, 2, 0]]);
     let all = (orders, vec(taking(home), 2..=LOCKS)).prop_map(|(order, takings)| {
         order.into_iter().zip(takings.into_iter().map(Taking::at_once)).collect()
@@ -48,14 +49,14 @@ fn batch(home: Home) -> impl Strategy<Value = Batch> {
         all.prop_map(Batch::AcquireAll),
         vec((0..LOCKS, taking(home)), 2..6).prop_map(Batch::Acquire),
         vec((0..LOCKS, ending()), 2..6).prop_map(Batch::Release),
-        // What is asked alike goes in another form.
+        // Equal requests use a shorter form.
         (locks(), renewal()).prop_map(|(locks, renewal)| Batch::Renew(alike(locks, &renewal))),
         (locks(), taking(home)).prop_map(|(locks, taking)| Batch::Acquire(alike(locks, &taking))),
         (locks(), ending()).prop_map(|(locks, ending)| Batch::Release(alike(locks, &ending))),
     ]
 }
 
-/// Runs one script about several locks, and returns the answer about each with its epoch.
+/// Runs one script about several locks, and returns the answer and epoch of each.
 async fn together(
     store: &RedisStore,
     call: Call<'static>,
@@ -96,7 +97,7 @@ fn events(home: Home) -> impl Strategy<Value = Vec<Event>> {
 }
 
 impl Batch {
-    /// Whether it gives up what the one with this ticket has.
+    /// Whether it abandons what the waiter with this ticket has.
     pub(super) fn ends(&self, ticket: u64) -> bool {
         match self {
             Self::Release(releases) => {
@@ -106,7 +107,7 @@ impl Batch {
         }
     }
 
-    /// Whether it renews what the waiter with this ticket has.
+    /// Whether it renews the lease of the waiter with this ticket.
     pub(super) fn renews(&self, ticket: u64) -> bool {
         match self {
             Self::Renew(renewals) => renewals.iter().any(|(_, renewal)| renewal.is_by(ticket)),
@@ -114,7 +115,7 @@ impl Batch {
         }
     }
 
-    /// On the server alone.
+    /// Carries it out on the server alone.
     pub(super) async fn attempt(&self, world: &World, locks: &[Lock]) -> Vec<Answered> {
         let store = &world.stores[0];
         match self {
@@ -168,7 +169,7 @@ impl Batch {
         }
     }
 
-    /// On both sides.
+    /// Carries it out on both sides.
     async fn carry_out(
         &self,
         world: &World,
@@ -235,7 +236,7 @@ impl Batch {
                         }
                         Acquire::Waiting(waiting) => {
                             known.places.insert(request.token, waiting.place);
-                            // Places that were given up may count.
+                            // Abandoned positions may count.
                             waiting.position = waiting.position.min(1);
                         }
                         _ => {}
@@ -318,7 +319,7 @@ impl Stops {
         let (now, mut notices) = (self.world.now(at_us, 0), Vec::new());
         let (table, scripts) = batch.carry_out(&self.world, locks, now, &mut notices).await;
         prop_assert_eq!(table, scripts, "the answers differ");
-        // A script sends the messages lock by lock.
+        // A script sends the notifications lock by lock.
         let sorted = |mut all: Vec<Vec<Wake>>| {
             all.iter_mut().for_each(|one| one.sort_by_key(|wake| format!("{wake:?}")));
             all
