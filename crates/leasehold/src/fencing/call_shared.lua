@@ -1,11 +1,11 @@
 -- Checks the fence of a lease, exclusive or shared, and runs one command, in one step.
 --
--- KEYS[1]   the guard of exclusive leases; KEYS[2] that of shared ones; further KEYS are those that
---           the command touches
+-- KEYS[1]   the fence record of exclusive leases; KEYS[2] the record of shared ones; further KEYS
+--           are the command's
 -- ARGV[1]   the fence, in decimal
--- ARGV[2]   expiry of the guard in ms; 0 for none
+-- ARGV[2]   expiry of the record in ms; 0 for none
 -- ARGV[3]   x for an exclusive lease, s for a shared one
--- ARGV[4..] the command and its arguments, at most 6997 words; none to raise the guard only
+-- ARGV[4..] the command and its arguments, at most 6997 words; none to only raise the record
 --
 -- Returns what the script for exclusive leases returns. All keys have to be in one hash slot.
 if #ARGV > 7000 then

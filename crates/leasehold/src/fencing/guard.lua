@@ -1,20 +1,19 @@
--- leasehold_touch(guard, fence, expiry_ms, readers, shared): raises a guard on first touch.
+-- leasehold_touch(record, fence, expiry_ms, readers, shared): raises a fence record on first touch.
 --
--- guard      key of the guard, one of KEYS; holds the highest fence seen, in decimal
+-- record     key of the fence record, one of KEYS; holds the highest fence seen, in decimal
 -- fence      decimal text, as the client prints it
--- expiry_ms  decimal text: how long the guard is kept after this touch; '0' keeps it for ever.
+-- expiry_ms  decimal text: how long the record is kept after this touch; '0' keeps it for ever.
 --            Another value needs a server that evicts nothing, and a user who may say INFO
--- readers    key of a second guard, one of KEYS, for a resource with shared leases; else nil.
---            It holds the highest fence of shared leases, and the first guard those of the others
--- shared     true when the fence is that of a shared lease
+-- readers    key of a second record, one of KEYS, for a resource with shared leases; else nil.
+--            It holds the highest fence of shared leases, and the first record the others' fences
+-- shared     true for the fence of a shared lease
 --
 -- Returns true when the fence passes, or false and the highest fence seen when it is stale.
--- Raises an error for anything that is no fence, and for a guard that holds something else;
--- nothing has been changed then.
+-- Raises an error for a fence or a record that is not such a number; then nothing has changed.
 --
 -- Lua's numbers are exact up to 2^53 only, and fences go up to 2^63: they are compared as two
 -- halves, never as one number. Comparing the texts would depend on the server's locale.
-local function leasehold_touch(guard, fence, expiry_ms, readers, shared)
+local function leasehold_touch(record, fence, expiry_ms, readers, shared)
   local function halves(text)
     if type(text) ~= 'string' or #text > 19 or not string.match(text, '^%d+$') then
       return nil
@@ -35,7 +34,7 @@ local function leasehold_touch(guard, fence, expiry_ms, readers, shared)
     error('leasehold: a shared lease needs a guard for readers beside that for writers', 0)
   end
   if expiry > 0 then
-    -- A server that evicts would drop the guard before the data that it protects.
+    -- A server that evicts would drop the record before the data that it protects.
     local memory = redis.pcall('INFO', 'memory')
     local policy = type(memory) == 'string' and string.match(memory, 'maxmemory_policy:(%S+)')
     if policy ~= 'noeviction' then
@@ -44,7 +43,7 @@ local function leasehold_touch(guard, fence, expiry_ms, readers, shared)
     end
   end
 
-  -- Negative, zero or positive, as the fence is below, at or above what the key holds.
+  -- Negative, zero or positive: the fence is below, at or above the record.
   local function compared(key)
     local seen = redis.call('GET', key)
     if not seen then return 1 end
@@ -55,13 +54,13 @@ local function leasehold_touch(guard, fence, expiry_ms, readers, shared)
     return high ~= seen_high and high - seen_high or low - seen_low, seen
   end
 
-  local beside_writers, writer = compared(guard)
+  local beside_writers, writer = compared(record)
   local beside_readers, reader = 1, nil
   if readers then beside_readers, reader = compared(readers) end
   if beside_writers < 0 then return false, writer end
   if not shared and beside_readers < 0 then return false, reader end
 
-  local key, value = guard, fence
+  local key, value = record, fence
   if shared then
     key = readers
     if beside_readers < 0 then value = reader end

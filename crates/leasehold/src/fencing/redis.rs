@@ -46,7 +46,7 @@
 //!
 //! `./check` runs the scripts on a real server.
 
-/// The Lua function `leasehold_touch(guard, fence, expiry_ms, readers, shared)`, for scripts of
+/// The Lua function `leasehold_touch(record, fence, expiry_ms, readers, shared)`, for scripts of
 /// your own; its head comment says what it takes and returns.
 pub const FUNCTION: &str = include_str!("guard.lua");
 
