@@ -4,7 +4,7 @@
 //! delayed by any length of time, lost, or delivered twice, and overtakes others; clients stop for
 //! a while and go on; all clocks run at rates that differ by up to 1 %. At no moment may two
 //! clients believe that they hold the lock. A client that counts a lease from the arrival of the
-//! message instead shows that the simulation can tell the difference.
+//! notification instead shows that the simulation can see the difference.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it can't go on")]
 

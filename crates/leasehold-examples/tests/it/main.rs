@@ -55,7 +55,7 @@ fn directory() -> (TempDir, String) {
     (dir, url)
 }
 
-/// Passes when nobody has anything of the store, and nobody waits.
+/// Succeeds if the store has no holders and no waiters.
 async fn assert_nothing_in_use(client: &Client) {
     let listing = client.list("").await.unwrap();
     let in_use =

@@ -1,4 +1,4 @@
-//! The worker that is told to end.
+//! The worker that has to end.
 
 use leasehold::Client;
 use leasehold_testkit::server;
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{Service, assert_nothing_in_use, directory};
 
-/// Leases are 30 s long, so what is gone at once has been given back.
+/// Leases are 30 s long, so what is gone at once has been released.
 async fn gives_all_back(url: &str, signal: Signal) {
     let mut worker = Service::start(env!("CARGO_BIN_EXE_shutdown"), &[url]);
     worker.line("working, with fence ");

@@ -18,14 +18,14 @@ use crate::naive::{Grief, Naive, Servers};
 use crate::resource::Fenced;
 
 pub(crate) const KEY: &str = "cells";
-/// By which the holder's lease is told from those of workers.
+/// Distinguishes the holder's lease from the workers' leases.
 const HOLDER: &str = "holder";
 const WORKERS: usize = 3;
-/// How long one attempt of a worker waits; then it asks anew.
+/// How long one attempt of a worker waits; then it tries again.
 const WAIT: Duration = Duration::from_secs(1);
 /// Longer than anything here takes, even on a machine that does ten other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long after the fault the naive client may take to come to grief.
+/// How long after the fault the naive client may take to fail.
 const GRIEF: Duration = Duration::from_secs(30);
 /// Of a lease that the fault may not cost: a busy machine has the time to renew it, too.
 /// A cluster that fails over by hand may stand still for ten seconds by itself.
@@ -75,7 +75,7 @@ pub(crate) enum Verdict {
     /// F: holds can overlap, but behind a fence that counts from the first touch no update is
     /// lost.
     Fenced,
-    /// L: as X, and nobody is granted anything while the fault lasts.
+    /// L: as X, and no client is granted a lease while the fault lasts.
     Liveness,
 }
 
@@ -108,7 +108,7 @@ struct Stage {
     granted: watch::Sender<u64>,
     /// Whether workers want the lock at all.
     busy: watch::Sender<bool>,
-    /// Workers that have the lock or ask for it.
+    /// Workers that have the lock or request it.
     at_work: watch::Sender<usize>,
     stop: CancellationToken,
 }
@@ -332,7 +332,7 @@ impl Play {
         }
     }
 
-    /// Lets time pass under the fault: enough for all leases to end that nobody can renew.
+    /// Lets time pass under the fault: enough for all leases to expire that can't be renewed.
     pub(crate) async fn outlast(&self) {
         tokio::time::sleep(self.rest.cell.ttl * 5 / 2).await;
     }
@@ -342,7 +342,7 @@ impl Play {
         *self.rest.stage.granted.borrow() - self.before
     }
 
-    /// A client that nobody else uses at the moment.
+    /// A client that no other task uses at the moment.
     pub(crate) fn client(&self) -> &Client {
         &self.rest.clients[0]
     }

@@ -196,13 +196,13 @@ async fn r8_a_primary_on_the_minority_side_stops_in_time_and_the_fence_saves_the
     assert_eq!(outcome.fence_faults, 0, "{outcome:?}");
 }
 
-/// Whether the servers at hand tell replicas of a slot that moves.
+/// Whether these servers inform replicas of a slot that moves.
 fn replicas_know_of_moves() -> bool {
     let server = RedisServer::start();
     server.info("server").contains_key("valkey_version") && server.version() >= (8, 0)
 }
 
-/// What the source of a move has not told its replica: that the lock's record is elsewhere by now.
+/// What the replica of a move's source does not know: that the lock's record is elsewhere by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_saves_the_resource() {
     if replicas_know_of_moves() {

@@ -28,7 +28,7 @@ pub(crate) enum Use {
     Mutex,
     /// Held until there is a release request, which all waiters send.
     Asked,
-    /// Never released: it runs out.
+    /// Never released: it expires.
     Expired,
     Read,
     Write,
@@ -48,7 +48,7 @@ impl Use {
         }
     }
 
-    /// Whether it takes the holder a while to let go.
+    /// Whether the holder takes a while to release.
     fn is_slow(self) -> bool {
         matches!(self, Self::Asked | Self::Expired)
     }
@@ -218,7 +218,7 @@ impl Load {
     }
 }
 
-/// The longest time in which a lock was granted to nobody.
+/// The longest time in which a lock had no grant.
 fn longest_pause(history: &[Record]) -> Duration {
     let mut last: HashMap<&Key, Moment> = HashMap::new();
     let granted = history.iter().filter(|record| matches!(record.event, Event::Granted { .. }));
@@ -313,11 +313,11 @@ pub(crate) struct Outcome {
     /// Leases that were held from the beginning to the end.
     pub(crate) kept: usize,
     lost: u64,
-    /// Waits that ran out.
+    /// Waits that timed out.
     waits: u64,
     overlaps: usize,
     fence_faults: usize,
-    /// For how long a lock was granted to nobody, at most.
+    /// For how long a lock had no grant, at most.
     pause: Duration,
     pub(crate) errors: Vec<String>,
 }
@@ -336,7 +336,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Outcome {
-    /// Nobody lost a lease, nobody was second, and all fences grew.
+    /// No lease was lost, no lock had a second holder, and all fences grew.
     pub(crate) fn judge(&self) {
         println!("{self}");
         assert_eq!((self.lost, self.overlaps, self.fence_faults), (0, 0, 0), "{self:?}");

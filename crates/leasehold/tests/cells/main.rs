@@ -1,12 +1,12 @@
 //! Faults of servers and of the network, each on a topology that it hits: what they do to leases,
 //! and what they do to a lock as it is usually written.
 //!
-//! A cell is one fault. While it lasts, a holder holds, others want the lock, and a naive client
-//! does the same on the same servers. Afterwards the history is checked for what the cell's
-//! verdict forbids, and the naive client must have come to grief: else the fault was none, and the
-//! cell shows nothing.
+//! A cell is one case of the fault matrix. While its fault lasts, a holder holds, others want the
+//! lock, and a naive client does the same on the same servers. Afterwards the history is checked
+//! for what the verdict forbids. The naive client must have failed: otherwise the fault did not
+//! hurt, and the case shows nothing.
 //!
-//! Each cell prints its line of the table in `docs/faults.md`:
+//! Each case prints its row of the table in `docs/faults.md`:
 //!
 //! ```sh
 //! cargo nextest run -p leasehold --all-features --test cells --no-capture

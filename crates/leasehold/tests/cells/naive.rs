@@ -1,9 +1,10 @@
 //! A lock as it is usually written.
 //!
 //! Taking it is `SET NX PX` with a random value, giving it back deletes the key if it has that
-//! value, and a watchdog renews it every third of its length by a script that was sent in whole once
-//! and goes by its digest since. All of that is right as long as nothing goes wrong. But nobody compares a clock with a deadline, and
-//! nobody hears of a renewal that failed: who took the lock believes in it until it gives it back.
+//! value, and a watchdog renews it every third of its length by a script that was sent in whole
+//! once and goes by its digest since. All of that is right as long as nothing goes wrong. But it
+//! never compares a clock with a deadline, and never hears of a renewal that failed: a holder
+//! believes in its lock until it releases it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

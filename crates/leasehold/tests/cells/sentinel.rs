@@ -34,8 +34,8 @@ async fn client(url: &str) -> Client {
     connected(Client::builder().call_timeout(ms(500)), url).await
 }
 
-/// Has the sentinels promote a replica. They are told to: left to themselves they do the same, but
-/// for how long they try depends on how their votes fall.
+/// Has the sentinels promote a replica, by command: left to themselves they do the same, but for
+/// how long they try depends on how their votes fall.
 async fn replace(set: &Arc<SentinelSet>) {
     block(set, |set| set.fail_over().port()).await;
 }
@@ -83,7 +83,7 @@ async fn r1_clients_that_were_there_before_a_planned_fail_over_follow_it_with_th
         play.join(client(&set.url()).await);
     }
     play.over();
-    // The old primary is told that it is none any more eight seconds later.
+    // The old primary learns eight seconds later that it is demoted.
     for _ in 0..2 {
         play.outlast().await;
     }

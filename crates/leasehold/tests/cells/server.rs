@@ -134,7 +134,7 @@ async fn v11_a_server_that_misses_its_replicas_makes_no_second_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v12_a_server_that_turns_all_clients_away_makes_no_second_holder() {
     let server = RedisServer::start();
-    // It has the one place that there is, so nobody else can give the others back.
+    // It has the only connection that there is, so no other client can release the others.
     let mut only = BufReader::new(TcpStream::connect(server.addr()).unwrap());
     let mut say = |command: &str| {
         writeln!(only.get_mut(), "{command}").unwrap();

@@ -40,8 +40,8 @@ fn pair() -> (MariaDb, MariaDb) {
     (first, second)
 }
 
-/// The late holder's transaction is open on one node while its successor does its work on the other.
-/// Without a row that every touch changes, both would commit.
+/// The stale holder's transaction is open on one node while its successor does its work on the
+/// other. Without a row that every touch changes, both would commit.
 #[test]
 fn a_late_holder_on_another_node_is_refused_when_it_commits() {
     let (first, second) = pair();
@@ -50,7 +50,7 @@ fn a_late_holder_on_another_node_is_refused_when_it_commits() {
     let mut late = db.conn();
     late.execute("INSERT INTO work VALUES ('ledger', 0), ('archive', 0)").unwrap();
 
-    // The guard knows the late holder already, so its next touch raises nothing.
+    // The record knows the stale holder already, so its next touch raises nothing.
     late.begin(LEVEL).unwrap();
     assert!(late.touch("ledger", fence(1), Lease::Exclusive).unwrap());
     late.execute("COMMIT").unwrap();
@@ -65,7 +65,7 @@ fn a_late_holder_on_another_node_is_refused_when_it_commits() {
     assert!(later.touch("ledger", fence(2), Lease::Exclusive).unwrap());
     let read = later.read("ledger").unwrap();
     assert_eq!(read, 0, "the late write is not committed");
-    // Another row than the late holder's, so that nothing but the guard can collide.
+    // Another row than the stale holder's, so that only the record can collide.
     later.write("archive", read + 1).unwrap();
     later.execute("COMMIT").unwrap();
 
@@ -74,7 +74,7 @@ fn a_late_holder_on_another_node_is_refused_when_it_commits() {
     late.give_up();
     late.execute("SET SESSION wsrep_sync_wait = 15").unwrap();
     assert_eq!(late.read("ledger").unwrap(), 0);
-    // Run again from its beginning, as the documentation says, the late holder is refused.
+    // Run again from its beginning, as the documentation says, the stale holder is refused.
     late.begin(LEVEL).unwrap();
     assert!(!late.touch("ledger", fence(1), Lease::Exclusive).unwrap());
     late.give_up();

@@ -124,7 +124,7 @@ impl Database for Maria {
     }
 
     fn somebody_is_blocked(&self) -> bool {
-        // The server refreshes this table only when nobody has read it for 100 ms.
+        // The server refreshes this table only after 100 ms without a reader.
         thread::sleep(Duration::from_millis(120));
         let sql = "SELECT COUNT(*) FROM information_schema.innodb_trx AS trx \
                    JOIN information_schema.processlist AS process \

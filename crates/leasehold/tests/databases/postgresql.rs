@@ -158,7 +158,7 @@ fn a_holder_that_sleeps_in_its_transaction_stops_its_successor_for_the_ttl_at_mo
     later.batch_execute("COMMIT").unwrap();
     assert!(late.batch_execute("COMMIT").is_err());
 
-    // The other half: a touch that waits for too long is told, and is no refusal.
+    // The other half: a touch that waits for too long gets an error, which is not a refusal.
     let mut stuck = db.client();
     stuck.batch_execute("BEGIN").unwrap();
     assert!(stuck.touch("ledger", fence(3), Lease::Exclusive).unwrap());

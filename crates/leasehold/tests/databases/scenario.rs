@@ -1,4 +1,4 @@
-//! What every database must do, told once; a server's file says how it is spoken to.
+//! What every database must do, written once; each server's file says how to talk to it.
 
 use std::sync::Barrier;
 use std::thread;
@@ -96,11 +96,11 @@ fn transaction(
     panic!("fence {fence}: a hundred tries ended in deadlocks");
 }
 
-/// The statements before which the late holder is paused: begin, touch, read, write, commit.
+/// The statements before which the stale holder is paused: begin, touch, read, write, commit.
 const PAUSES: usize = 5;
 
-/// Pauses the late holder before each of its statements, lets its successor do all its work (or as
-/// much as it can before it waits for the late one), and then lets the late one go on.
+/// Pauses the stale holder before each of its statements, lets its successor do all its work (or as
+/// much as it can before it waits for the stale one), and then lets the stale one go on.
 pub(crate) fn a_late_holder_paused_anywhere_is_before_its_successor_or_refused(
     db: &dyn Database,
     levels: &[&str],

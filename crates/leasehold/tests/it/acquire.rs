@@ -545,7 +545,7 @@ async fn what_a_client_holds_is_found_renewed_and_released_by_name() {
     assert_eq!(held[0].fence().unwrap(), guard.fence().unwrap());
     client.clone().renew_held("a", secs(60)).await.unwrap();
     assert!(guard.remaining() > secs(50));
-    // Neither what another client has, nor what nobody has.
+    // Leases of other clients and free locks don't count.
     for key in ["b", "c"] {
         assert!(client.held(key).unwrap().is_empty());
         assert_eq!(client.renew_held(key, secs(5)).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -567,7 +567,7 @@ async fn what_a_client_holds_is_found_renewed_and_released_by_name() {
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released))));
     assert!(permits.iter().all(|permit| !permit.is_held()));
 
-    // What has run out is not held.
+    // An expired lease is not held.
     let late = client.mutex("e").ttl(secs(10)).renew(false).lock().await.unwrap();
     tokio::time::advance(secs(11)).await;
     assert!(!late.is_held() && client.held("e").unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Asking a holder to let go.
+//! Release requests.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ async fn waiting_to_be_asked_changes_no_lease_and_ends_with_it() {
     assert!(!guard.is_asked() && !guard.is_held());
     assert!(started.elapsed() > secs(18) && started.elapsed() < secs(20));
     let looks = faults.count(Op::Renew);
-    // Several that wait don't set each other going.
+    // Several waiting tasks don't wake each other in a circle.
     let again = client.mutex("a").ttl(secs(20)).renew(false).lock().await.unwrap();
     tokio::join!(again.asked(), again.lease().asked(), again.asked());
     assert!(faults.count(Op::Renew) - looks <= 60, "{}", faults.count(Op::Renew) - looks);
@@ -95,7 +95,7 @@ async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
     while world.waiters("a").await == 0 {
         tokio::time::sleep(ms(1)).await;
     }
-    // The process's own line would be served first otherwise: its release is within 50 ms.
+    // Otherwise the process's own queue would be served first: its release is within 50 ms.
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let other = world.client_of(Arc::new(faults)).mutex("a");
     other.ask().await.unwrap();
@@ -108,7 +108,7 @@ async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
     assert!(!next.is_asked(), "the next holder was not asked");
 }
 
-/// Within the 50 ms in which it would be handed on otherwise.
+/// Within the 50 ms in which it would be handed off otherwise.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_asked_for_early_is_not_handed_on_in_the_process() {
     let world = World::new();

@@ -237,7 +237,7 @@ fn a_token_is_cancelled_though_its_runtime_has_ended(place: &Place) {
     assert!(!guard.is_held());
 }
 
-/// A client that was made, and has waited, on a runtime of one thread on which nobody blocks any more.
+/// A client that was made, and has waited, on a runtime of one thread that is not blocked any more.
 fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
     let (left, others) = (one_thread(), [one_thread(), two_threads(), one_thread()]);
     let (client, held) = left.block_on(async {
@@ -278,7 +278,7 @@ fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
     assert!(again.unwrap().is_some(), "a lease was left behind");
 }
 
-/// A reentrant lock whose holds end on a runtime that nobody drives from then on.
+/// A re-entrant lock whose holds end on a runtime that stands still from then on.
 fn holds_that_end_on_a_runtime_that_nobody_drives_keep_no_others_waiting(place: &Place) {
     let (left, other) = (one_thread(), one_thread());
     let client = other.block_on(place.client());
@@ -291,7 +291,7 @@ fn holds_that_end_on_a_runtime_that_nobody_drives_keep_no_others_waiting(place: 
     });
     left.block_on(async {
         drop(second);
-        // The store is told, and the runtime is left before it has answered.
+        // The store gets the request, and the runtime stops before the answer.
         tokio::task::yield_now().await;
     });
     other.block_on(async {
@@ -393,7 +393,7 @@ fn refused<T>(call: impl Future<Output = Result<T>>) {
     assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
 }
 
-/// Calls that ask the server, and that a store without a server answers anywhere.
+/// Calls that need a server, or that a store without one answers anywhere.
 #[cfg(feature = "redis")]
 #[test]
 fn outside_a_runtime_a_call_to_a_server_is_an_error_and_no_panic() {
@@ -473,11 +473,11 @@ async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it()
     assert!(faults.count(Op::Renew) >= 5);
 }
 
-/// A close whose release hands the lock to a waiter of the same client before the waiter's runtime has
-/// told it of the close: it gives the lease up, and does not ask for it on and on.
+/// A close whose release hands the lock to a waiter of the same client before the waiter's runtime
+/// has told it of the close: it returns the lease, and does not request it again.
 #[cfg(unix)]
-/// Has one wait whose client has waited on another runtime before, while the clock stands still: so it does not
-/// ask by itself. `meanwhile` says what becomes of the other one.
+/// Has one wait whose client has waited on another runtime before, while the clock stands still: so
+/// it does not request by itself. `meanwhile` says what happens to the other one.
 fn a_waiter_is_told(before: Runtime, meanwhile: impl FnOnce(Runtime)) {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
     let store = MemoryStore::with_clock(Arc::clone(&clock));
@@ -532,7 +532,7 @@ fn a_waiter_is_told_though_the_runtime_of_those_who_waited_before_ends() {
     }
 }
 
-/// Of what a runtime has, its file descriptors are what runs out first.
+/// A runtime runs short of file descriptors first.
 #[cfg(all(feature = "redis", target_os = "linux"))]
 #[test]
 fn runtimes_that_have_ended_leave_no_file_open() {

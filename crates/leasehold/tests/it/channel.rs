@@ -1,4 +1,4 @@
-//! Wake channels that can't be opened, break, or bring nothing: waiters ask instead.
+//! Wake channels that can't be opened, break, or bring nothing: waiters poll instead.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -157,7 +157,7 @@ fn whatever_becomes_of_the_first_connection_those_without_room_for_one_go_over_a
             }
             First::Left => {}
         }
-        // As many as there are, and one that asks how many.
+        // All of them, and the one that counts them.
         let _crowd = crowded(&server, ids().len() + 2, 2);
         let cycle = async || {
             for _ in 0..3 {
@@ -197,7 +197,7 @@ impl Operator {
             .unwrap_or_else(|bytes| bytes.into_bytes().escape_ascii().to_string())
     }
 
-    /// Leaves one place beside this one, and ends all connections but those that listen.
+    /// Leaves room for one more connection, and ends all connections but those that listen.
     fn leaves_one_place(&mut self) {
         assert_eq!(self.ask("CONFIG SET maxclients 2"), "+OK\r\n");
         assert!(self.ask("CLIENT KILL TYPE normal SKIPME yes").starts_with(':'));
@@ -223,7 +223,7 @@ async fn requests_go_over_the_connection_of_renewals_where_that_has_the_last_pla
     renewed(&client, "a", secs(3), || guard.check().unwrap()).await;
     let mut operator = Operator::at(&server);
     operator.leaves_one_place();
-    // Nobody asks for anything meanwhile.
+    // No client sends a request meanwhile.
     patiently("the connection of renewals", async {
         while operator.clients("") < 2 {
             tokio::time::sleep(ms(20)).await;
@@ -246,7 +246,7 @@ async fn messages_give_their_place_up_where_requests_have_none() {
     waiting(&holder, "a", 1).await;
     subscribed(&server).await;
     let mut operator = Operator::at(&server);
-    // It has the place that is left until a request needs it, which may be at once.
+    // It has the connection that is left until a request needs it, which may be at once.
     assert_eq!(operator.clients("TYPE pubsub"), 1);
     operator.leaves_one_place();
     takes_and_releases(&waiter, "b").await;
@@ -362,9 +362,10 @@ async fn leases_that_are_handed_over_without_a_message_make_waiters_ask_until_on
         let mutex = waiter.mutex("a").ttl(secs(600));
         let waiting_for_it = tokio::spawn(async move { mutex.lock().await.unwrap() });
         waiting(&holder, "a", 1).await;
-        // It has heard its place, and goes on at its own pace.
+        // It knows its position, and goes on at its own pace.
         tokio::time::sleep(secs(1)).await;
-        // Who would ask in this millisecond by chance has done so before the release, and asks next in a later one.
+        // A waiter that would poll in this millisecond by chance has done so before the release,
+        // and polls next in a later one.
         for _ in 0..100 {
             tokio::time::advance(Duration::from_nanos(10)).await;
         }

@@ -21,7 +21,7 @@ async fn opening_a_directory_holds_up_nothing_else_on_the_runtime() {
     let place = tempfile::tempdir().unwrap();
     let url = |name: &str| format!("embedded:{}", place.path().join(name).display());
     drop(Client::connect(url("locks")).await.unwrap());
-    // What the client had in the background lets go of the store a moment later.
+    // The client's background tasks drop the store a moment later.
     while open_files_below(&place.path().join("locks")) > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -37,7 +37,7 @@ async fn opening_a_directory_holds_up_nothing_else_on_the_runtime() {
         tokio::task::yield_now().await;
         turns += 1;
     }
-    // Another directory is nobody's business but its own.
+    // Another directory is another store.
     drop(Client::connect(url("other")).await.unwrap());
     gate.unlock().unwrap();
     connecting.await.unwrap();

@@ -1,4 +1,4 @@
-//! Contenders for a lock of a quorum of whom nobody gets a majority: each asks again with a new token.
+//! Contenders for a quorum's lock without a majority: each tries again with a new token.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::support::{World, ms, secs};
 
-/// Writes down the tokens that a node is asked for.
+/// Writes down the tokens of a node's requests.
 #[derive(Debug)]
 struct Watched {
     inner: MemoryStore,
@@ -84,7 +84,7 @@ impl Scene {
         }
     }
 
-    /// How often the lock was asked for; never twice with one token.
+    /// How often the lock was requested; never twice with one token.
     fn tries(&self) -> usize {
         let asked_for = self.asked_for.lock().unwrap();
         let different: HashSet<&Token> = asked_for.iter().collect();

@@ -22,7 +22,7 @@ async fn drop_after(polls: usize, mutex: &Mutex) {
     }
 }
 
-/// A client at a store that takes a while to be told that something is given up.
+/// A client of a store that takes a while to answer each `leave`.
 fn slow_to_leave(world: &World) -> (FaultStore, Client) {
     let store = FaultStore::new(Arc::new(world.store.clone()));
     store.decide(|call| match call.op {
@@ -72,7 +72,7 @@ async fn futures_dropped_for_many_locks_fill_a_queue_that_holds_up_the_next() {
     let left = client.list("").await.unwrap().locks.iter().map(|lock| lock.waiters.len()).sum();
     assert!((1..=256_usize).contains(&left), "{left}");
     client.close().await.unwrap();
-    // Each is given up once, and once more where its answer was lost with its future.
+    // Each is abandoned once, and once more if its answer was lost with its future.
     assert!(store.count(Op::Leave) <= 2 * left, "{}", store.count(Op::Leave));
     drop(guards);
 }
@@ -111,7 +111,7 @@ async fn leaves_its_locks_to_others(what: &str, client: Client, other: Client) {
         }
         let info = other.inspect(key).await.unwrap();
         let waiters = info.map_or(0, |info| info.waiters.len());
-        // One that is being given up, and one that was sent behind it.
+        // One that is being abandoned, and one that was sent behind it.
         assert!(waiters <= 2, "{what}: {waiters} wait that are gone");
     }
     guard.release().await.unwrap();

@@ -198,7 +198,7 @@ async fn everybody_sees_each_leader_also_one_of_the_same_process() {
     let first = client.election("a").campaign().await.unwrap();
     let seen = observer.changed().await.unwrap().unwrap();
     assert_eq!(seen.fence, first.fence().unwrap());
-    // As early in its term as a lease is handed on inside a process.
+    // As early in its term as a lease is handed off inside a process.
     let again = client.election("b").campaign().await.unwrap();
     let post = client.election("b");
     let second = tokio::spawn(async move { post.campaign().await.unwrap() });

@@ -16,7 +16,7 @@ use crate::support::{cool, ms, patiently, secs};
 /// The kinds of guards, of which a store without shared holds has the first two.
 const KINDS: [&str; 5] = ["lock", "post", "reader", "writer", "permits"];
 
-/// What ends the lease of a guard, apart from a cool-down of its own.
+/// What ends the lease of a guard, apart from a cooldown of its own.
 const ENDS: [&str; 8] =
     ["release", "drop", "name", "all", "detached", "force", "close", "dropped wait"];
 
@@ -72,7 +72,7 @@ async fn end(how: &str, client: &Client, guard: Guard, other: &Client) {
     }
 }
 
-/// Returns once the lock is free, or closed for about as long as it was told to be.
+/// Returns once the lock is free, or cooling down for about as long as was set.
 async fn free_or_closed(client: &Client, key: &Key, cooldown: Cooldown) {
     let at_rest = async {
         loop {

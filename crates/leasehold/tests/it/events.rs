@@ -1,4 +1,4 @@
-//! What a client tells of its leases.
+//! What a client reports about its leases.
 
 use leasehold::{Client, LockEvent, LockEventKind, LockEvents, LossReason, Release};
 

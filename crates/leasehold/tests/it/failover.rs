@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 
 use crate::support::{ms, patiently, renewed, secs};
 
-/// Servers of which one can take the other's place.
+/// Servers that can replace each other.
 #[derive(Clone)]
 enum Servers {
     Sentinel(Arc<SentinelSet>),
@@ -96,7 +96,7 @@ async fn until_somebody_waits(client: &Client, key: &str) {
     .await;
 }
 
-/// The store is asked about a lease until it answers.
+/// Requests a lease's state until the store answers.
 async fn until_known(guard: &Guard) {
     patiently("the store to come back", async {
         while guard.ttl().await.is_err() {
@@ -183,7 +183,7 @@ async fn a_lease_that_the_promoted_replica_lacks_is_told_lost_in_a_cluster() {
     what_no_replica_had_is_told_lost(Servers::cluster(1).await).await;
 }
 
-/// Takes the lock again and again, and checks that nobody else believes to have it.
+/// Takes the lock again and again, and checks that it is the only one that believes to have it.
 async fn contend(client: Client, believers: Arc<AtomicU32>, newest: Arc<std::sync::Mutex<Fence>>) {
     loop {
         let Ok(guard) = client.mutex("a").ttl(secs(4)).lock_within(secs(8)).await else {

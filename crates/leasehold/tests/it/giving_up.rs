@@ -34,7 +34,7 @@ impl Scene {
         Self { world, faults, client, held }
     }
 
-    /// Makes giving up take so long.
+    /// Delays each `leave` by this.
     fn slow_leave(&self, ms: u64) {
         let before = Duration::from_millis(ms);
         self.faults.decide(move |call| match call.op {
@@ -44,7 +44,7 @@ impl Scene {
     }
 }
 
-/// Expects a wait to run out, and to say so when its place, which it had, has been given up.
+/// Expects a wait to time out, and to return once its position was abandoned.
 async fn runs_out<T>(
     scene: &Scene,
     key: &str,
@@ -259,7 +259,8 @@ fn doomed(world: &World) -> (FaultStore, leasehold::Client) {
     (faults, client)
 }
 
-/// Those who die while one waits behind them, each with a window of its own, and when it gets the lock.
+/// Waiters that die before another one, each with a heartbeat timeout of its own, and when that one
+/// gets the lock.
 async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Duration) -> Duration {
     let world = World::new();
     let (its_faults, holder) = doomed(&world);
@@ -327,7 +328,7 @@ async fn contenders_of_one_client_ride_out_one_outage_together() {
     for one in waiting {
         let (outcome, at) = one.await.unwrap();
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
-        // Half a minute, the wait for the next heartbeat, and giving up.
+        // 30 s, the wait for the next heartbeat, and the `leave`.
         assert!(at - began <= secs(50), "{:?}", at - began);
     }
 }
@@ -360,7 +361,7 @@ async fn a_store_that_is_down_when_a_wait_runs_out_is_not_called_busy() {
 
 #[cfg(feature = "redis")]
 mod processes {
-    //! Programs that end right after they were told, judged by what the server has then.
+    //! Programs that end right after their answer, judged by what the server has then.
 
     use std::process::{Command, Stdio};
 
@@ -547,8 +548,8 @@ async fn the_secret_of_a_detached_lease_is_not_brought_back() {
     stays_idle(&world).await;
 }
 
-/// A store that repeats an acquisition for ten seconds, as one may that was told that it was not carried out. Then the
-/// connection breaks behind the last, which is carried out later.
+/// A store that repeats an acquisition for ten seconds, as a store may after the answer that it was
+/// not carried out. Then the connection breaks behind the last, which is carried out later.
 #[derive(Clone, Debug)]
 struct Repeats {
     inner: Arc<dyn Store>,

@@ -31,10 +31,10 @@ struct Seen {
     begun: usize,
     released: usize,
     under_way: HashSet<Token>,
-    /// Given up by a request that overtook the one that asks for it.
+    /// Abandoned by a request that overtook the acquisition.
     overtaken: usize,
     left: usize,
-    /// The runtime from which a request was given up last.
+    /// The runtime of the last `leave`.
     left_from: Option<Id>,
 }
 
@@ -118,14 +118,15 @@ impl StoreLayer for Slow {
     }
 }
 
-/// Has a contender get the lock from another task of its client, while it asks for a place in the store's
-/// line, and give it back. The holder lets go as soon as that is asked for: `asked` says how often, so far.
+/// Has a contender get the lock from another task of its client, while it requests a position in
+/// the store's queue, and release it. The holder releases as soon as the position is requested:
+/// `asked` says how often, so far.
 async fn hand_on_beside_a_request(client: &Client, asked: impl Fn() -> usize) {
     let mutex = client.mutex("a").ttl(secs(20));
     let held = mutex.lock().await.unwrap();
     let before = asked();
     let next = tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
-    // It tries first, and then asks for a place.
+    // It tries first, and then requests a position.
     while asked() < before + 2 {
         sleep(ms(1) / 10).await;
     }
@@ -136,9 +137,10 @@ async fn hand_on_beside_a_request(client: &Client, asked: impl Fn() -> usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_given_up_before_the_request_that_asks_for_it() {
     let slow = Slow::default();
-    // A lease is handed on for a short time only, so on a busy machine it may go through the store.
+    // A lease is handed off for a short time only, so on a busy machine it may go through the
+    // store.
     for round in 1.. {
-        // One that has asked for a place before asks for it at once, and then seldom.
+        // A contender that has requested a position before requests it at once, and then seldom.
         let client = Client::new(Arc::new(slow.clone())).unwrap();
         let released = slow.seen(|seen| seen.released);
         hand_on_beside_a_request(&client, || slow.seen(|seen| seen.begun)).await;

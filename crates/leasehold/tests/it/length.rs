@@ -102,7 +102,7 @@ async fn a_new_length_that_the_store_refused_leaves_the_lease_as_it_was() {
     assert_eq!(guard.remaining(), before);
 }
 
-/// The request may lie in a buffer until long after its time-out.
+/// The request may lie in a buffer until long after its timeout.
 #[tokio::test(start_paused = true)]
 async fn a_shortening_that_arrives_late_makes_no_second_holder() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Waiting in line: order, hand-over, giving up, and lost messages.
+//! Waiting in the queue: order, hand-over, leaving, and lost notifications.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
@@ -18,8 +18,8 @@ async fn waiters_in_many_processes_are_served_in_the_order_in_which_they_came() 
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..50_usize {
-        // Contenders of one client stand in its local line, so each has settings of its own here:
-        // the order meant is the store's.
+        // Contenders of one client share its local queue, so each has settings of its own here:
+        // this is about the store's order.
         let mutex = clients[n % 5].mutex("a").metadata(n.to_string());
         let order = Arc::clone(&order);
         tasks.push(tokio::spawn(async move {
@@ -94,7 +94,7 @@ async fn contenders_that_wait_behind_a_waiter_in_its_process_are_counted() {
     assert_eq!((waiters.len(), waiters[0].behind), (1, 2));
     tasks.pop().unwrap().abort();
     waiting(2).await;
-    // The one in the store's line passes its place on, and has nobody behind it then.
+    // The contender in the store's queue passes its position on, and is the last one then.
     tasks.swap_remove(0).abort();
     waiting(1).await;
     guard.release().await.unwrap();
@@ -270,7 +270,8 @@ async fn a_message_that_is_told_while_an_answer_is_on_its_way_is_not_forgotten_f
     faults.decide(move |call| {
         let asked = &mut *counted.lock().unwrap();
         *asked += usize::from(call.op == Op::Acquire);
-        // The second takes the place, and is answered late: when that was told, the lease was to last.
+        // The second takes the position, and its answer is delayed: when the store sent it, the
+        // lease still had time.
         let late = Fault::Delay { before: ms(0), after: secs(1) };
         if call.op == Op::Acquire && *asked == 2 { late } else { Fault::None }
     });

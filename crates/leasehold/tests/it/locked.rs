@@ -83,7 +83,7 @@ async fn a_function_that_gets_no_lock_does_not_begin() {
     assert_eq!(refused, Err(Wrong::Lock(ErrorKind::Timeout)));
     assert_eq!(begun, 0);
 
-    // Another name is free, and so is this one once it is given back.
+    // Another name is free, and so is this one once it is released.
     let other = work(&client, 8, &mut begun, false).await.unwrap();
     assert!(other > 0);
     guard.release().await.unwrap();

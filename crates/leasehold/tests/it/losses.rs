@@ -1,4 +1,4 @@
-//! How a lease was lost, and who is told.
+//! How a lease was lost, and where that is reported.
 
 use std::sync::Arc;
 

@@ -103,7 +103,7 @@ async fn a_failure_opens_it_again_if_that_is_asked_for() {
     assert_eq!(done, Some(Ok(12)));
     assert_eq!(job.run_or_reopen(async |_| Ok::<_, ()>(13)).await.unwrap(), None);
     tokio::time::sleep(secs(101)).await;
-    // Without being asked for, it stays closed.
+    // By default it stays closed.
     assert_eq!(job.run(async |_| Err::<(), _>("no ink")).await.unwrap(), Some(Err("no ink")));
     assert!(job.try_start().await.unwrap().is_none());
 }

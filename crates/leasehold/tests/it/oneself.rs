@@ -69,7 +69,7 @@ async fn a_task_that_waits_for_its_own_lock_is_warned_once_and_told_when_the_wai
         let mutex = client.mutex("k").fairness(fairness);
         let guard = mutex.lock().await.unwrap();
         is_told(mutex.lock_within(secs(300)).await.unwrap_err(), 1);
-        // One that is over before the ttl is told by its error alone.
+        // A wait that ends before the ttl is reported by its error alone.
         is_told(mutex.lock_within(secs(5)).await.unwrap_err(), 0);
         guard.release().await.unwrap();
     }
@@ -112,7 +112,7 @@ async fn tasks_that_take_turns_are_not_warned() {
     mutex.lock().await.unwrap().release().await.unwrap();
     other.await.unwrap();
 
-    // Another client's is nobody's own.
+    // Another client's lease does not count.
     let there = world.client();
     let held = there.mutex("k").lock().await.unwrap();
     let error = world.client().mutex("k").lock_within(secs(100)).await.unwrap_err();

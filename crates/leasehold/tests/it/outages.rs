@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::{World, ms, secs};
 
-/// A client whose store can be taken away, and has not been asked anything.
+/// A client whose store can fail, and has had no request yet.
 fn scene(retry_store: Duration) -> (World, FaultStore, Client) {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
@@ -94,7 +94,7 @@ async fn a_store_that_was_never_reached_is_waited_for_as_long_as_was_asked() {
     let began = Instant::now();
     let error = client.mutex("a").lock_within(secs(60)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // One request, and giving up.
+    // One request, and the `leave`.
     assert!(began.elapsed() <= secs(5), "{:?}", began.elapsed());
 
     let (_world, faults, client) = scene(secs(20));

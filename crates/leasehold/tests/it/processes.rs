@@ -131,7 +131,7 @@ impl Crew {
     }
 }
 
-/// Puts `count` waiters of a crew into the line behind a holder, one after the other.
+/// Puts `count` waiters of a crew into the queue behind a holder, one after the other.
 async fn line_up(crew: &mut Crew, client: &Client, count: usize) {
     for n in 0..count {
         crew.order("wait", n);
@@ -190,7 +190,7 @@ async fn the_survivors_of_kills_pauses_and_cancellations_keep_their_order() {
     let mut crew = Crew::start(&server.url(), 5);
     let guard = client.mutex(KEY).lock().await.unwrap();
     line_up(&mut crew, &client, 50).await;
-    // Worker 1 dies, worker 3 stands still, and of the others every seventh waiter gives up.
+    // Worker 1 dies, worker 3 stands still, and of the others every seventh waiter stops waiting.
     let (dead, still) = (1, 3);
     let cancelled: BTreeSet<usize> =
         (0..50).filter(|n| n % 7 == 0 && ![dead, still].contains(&(n % 5))).collect();

@@ -27,11 +27,12 @@ const BUSY: &str = "busy";
 /// What a program leaves in the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Left {
-    /// Nothing: no lease and no place in line, from the moment at which its process is gone.
+    /// Nothing: no lease and no position in the queue, from the moment at which its process is
+    /// gone.
     Nothing,
     /// What ends with its ttl, and may be gone before.
     UntilTtl,
-    /// A lease that nobody ends.
+    /// A lease that expires.
     Lease,
 }
 
@@ -122,7 +123,7 @@ impl World {
         Client::builder().ttl(self.ttl).connect(&self.url).await.unwrap()
     }
 
-    /// Takes the lock that is free, and tells its fence.
+    /// Takes the free lock, and prints its fence.
     async fn hold(&self) -> (Client, Guard) {
         let client = self.client().await;
         let guard = client.mutex(FREE).lock().await.unwrap();
@@ -172,7 +173,7 @@ fn is_refused(world: &World) -> u8 {
     })
 }
 
-/// Waits until it stands in line, and gives up by dropping the future.
+/// Waits until it is in the queue, and drops the future.
 async fn drop_a_wait(client: &Client) {
     let mutex = client.mutex(BUSY);
     let in_line = async {
@@ -406,7 +407,7 @@ impl Place {
         command.env(PROGRAM, name).env(URL, self.url());
         command.env(TTL, left.ttl().as_millis().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Two of them panic as they are told to, which is no news.
+        // Two of them panic on purpose, which need not be shown.
         let mut said = tempfile::tempfile().unwrap();
         command.stderr(said.try_clone().unwrap()).env("RUST_BACKTRACE", "0");
         let run = move || {

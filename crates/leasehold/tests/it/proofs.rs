@@ -17,7 +17,7 @@ use crate::support::{PATIENCE, ms, patiently, secs};
 /// Longer than anything here takes, and no lease ends by itself meanwhile.
 const TTL: Duration = secs(300);
 const LONGER: Duration = secs(600);
-/// Long enough for a message, or for an answer to a waiter that asks again.
+/// Long enough for a notification, or for an answer to a waiter that polls.
 const HEARD: Duration = ms(1_500);
 
 /// Where a pair of the table is tried.
@@ -77,7 +77,7 @@ impl Servers {
         }
     }
 
-    /// The one that the locks are asked at.
+    /// The store under test.
     fn main(&self) -> &RedisServer {
         match self {
             Self::One(server) => server,
@@ -132,7 +132,7 @@ struct Scene {
     cut: Client,
     /// Holds what answers are to be about.
     before: Client,
-    /// Waits for what `before` gives back.
+    /// Waits for what `before` releases.
     behind: Client,
     wires: [Proxy; 2],
 }
@@ -187,7 +187,7 @@ impl Scene {
         info.map_or(0, |info| info.waiters.len())
     }
 
-    /// Stands in line with this client.
+    /// Queues with this client.
     async fn in_line(&self, client: &Client, name: &str) -> JoinHandle<Result<Guard>> {
         let mutex = client.mutex(name);
         let mut waiting = tokio::spawn(async move { mutex.lock().await });
@@ -219,10 +219,10 @@ async fn at_last<G>(mut take: impl AsyncFnMut() -> Result<Option<G>>) -> G {
 enum Ready {
     Granted,
     Set,
-    /// Stood in line, and has been handed the lease without hearing of it.
+    /// Was in the queue, and has been handed the lease without a notification.
     Already(JoinHandle<Result<Guard>>),
     Converted(ReadGuard),
-    /// Renewed, or renewed and asked.
+    /// Renewed, with or without a release request.
     Renewed(Guard),
     Told(Guard, JoinHandle<Result<Guard>>),
 }
@@ -296,7 +296,7 @@ impl Cell {
         (Self { proof, name, earlier }, ready)
     }
 
-    /// Has the client ask, and looks at what it makes of the answer.
+    /// Has the client send the request, and looks at what it makes of the answer.
     async fn ask(&self, ready: Ready, scene: &Scene) -> Seen {
         let name = &*self.name;
         match ready {

@@ -245,7 +245,7 @@ async fn tasks_of_one_owner_wait_together_for_a_stranger() {
     assert!(reentrant.try_lock().await.unwrap().is_none());
     let error = reentrant.lock_within(ms(20)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    // The one that waits in line gives up, and the other takes its part.
+    // The waiter in the queue stops, and the other takes its part.
     one.abort();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(world.waiters("a").await, 1);
@@ -316,7 +316,7 @@ async fn a_lease_that_was_held_to_its_end_is_never_told_as_lost() {
         let again = client.reentrant("a", &owner);
         let again = tokio::spawn(async move { again.try_lock().await });
         tokio::time::sleep(ms(after)).await;
-        // What gives up the doubtful request would overtake it.
+        // The `leave` for the doubtful request would overtake it.
         for _ in 0..4 {
             faults.next(Op::Release, Fault::Delay { before: ms(100), after: ms(1) });
         }
@@ -356,7 +356,7 @@ async fn a_request_that_is_carried_out_after_the_release_leaves_nothing() {
     let client = world.client_of(Arc::new(faults.clone()));
     let owner = Owner::new();
     let outer = lock(&client, &owner).await;
-    // Its caller is told at once, and it is carried out later.
+    // Its caller has an answer at once, and it is carried out later.
     faults.next(Op::Acquire, Fault::Break { before: ms(1_500) });
     let error = client.reentrant("a", &owner).try_lock().await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown);
@@ -555,7 +555,7 @@ async fn the_same_secret_is_the_same_owner_in_another_process_and_after_a_restar
     let outer = here.reentrant("a", &owner()).ttl(secs(10)).lock().await.unwrap();
     let again = here.reentrant("a", &owner()).try_lock().await.unwrap().unwrap();
     assert_eq!(again.fence().unwrap(), outer.fence().unwrap(), "one lease in one process");
-    // Another owner waits in line; this one comes in past it.
+    // Another owner waits in the queue; this one passes it.
     let other = Owner::from_secret("fedcba9876543210").unwrap();
     let waits = stranger.reentrant("a", &other);
     let waiter = tokio::spawn(async move { waits.lock().await });
@@ -572,7 +572,7 @@ async fn the_same_secret_is_the_same_owner_in_another_process_and_after_a_restar
     assert_eq!(inner.release().await.unwrap(), 0);
     waiter.await.unwrap().unwrap().release().await.unwrap();
 
-    // A process dies without a release, and is started again before its lease has run out.
+    // A process dies without a release, and is started again before its lease has expired.
     let dying = there.reentrant("b", &owner()).ttl(secs(10)).renew(false).lock().await.unwrap();
     let fence = dying.fence().unwrap();
     std::mem::forget(dying);

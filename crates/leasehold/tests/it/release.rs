@@ -40,7 +40,7 @@ async fn only_a_release_in_time_says_that_it_is() {
     let mutex = client.mutex("a").ttl(secs(3)).renew(false);
     for begun_in_time in [true, false] {
         let guard = mutex.lock().await.unwrap();
-        // Too late by the holder's clock, though not by the store's.
+        // Expired by the holder's clock, though not by the store's.
         let rest = if begun_in_time { Duration::from_secs(1) } else { Duration::ZERO };
         tokio::time::advance(guard.remaining() - rest).await;
         faults.next(

@@ -246,7 +246,8 @@ async fn after_an_unanswered_downgrade_nobody_writes() {
     let (reader, error) = writer.downgrade().await.unwrap_err().into_parts();
     assert_eq!(error.effect(), Effect::Unknown);
     assert!(reader.is_held());
-    // Carried out late, the downgrade would let readers in beside this writer.
+    // If carried out after a delay, the downgrade would let readers share the lock with this
+    // writer.
     let (reader, error) = reader.upgrade().await.unwrap_err().into_parts();
     assert_eq!(error.effect(), Effect::NotApplied);
     assert!(error.to_string().contains("downgrade"), "{error}");

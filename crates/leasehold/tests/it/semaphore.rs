@@ -161,7 +161,7 @@ async fn who_takes_the_stored_limit_is_not_refused_for_another() {
     let two = new.try_acquire().await.unwrap().unwrap();
     assert_eq!(new.available_permits().await.unwrap(), 0);
     assert!(new.try_acquire().await.unwrap().is_none(), "the old limit holds");
-    // A line, polling, and the wait of those behind: all of them under the stored limit.
+    // The queue, polling, and the wait behind a contender: all of them under the stored limit.
     let polling = new.clone().retry(Linear::new(ms(5)));
     let mut waiters = tokio::task::JoinSet::new();
     for waiter in [new.clone(), new.clone(), polling] {
@@ -184,7 +184,7 @@ async fn who_takes_the_stored_limit_is_not_refused_for_another() {
     let one = old.acquire().await.unwrap();
     let error = new.try_acquire_many(3).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    // Held under a limit that it has not asked for, a permit can be given back in parts all the same.
+    // Permits that are held under the stored limit can also be released in parts.
     one.release().await.unwrap();
     let four = world.client().semaphore("a", 4).acquire_many(2).await.unwrap();
     let two = old.acquire_many(2).await.unwrap().release_permits(1).await.unwrap();

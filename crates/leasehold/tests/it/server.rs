@@ -28,7 +28,7 @@ fn scripts(server: &RedisServer) -> u64 {
     server.command_calls("evalsha") + server.command_calls("eval")
 }
 
-/// A lock value that shares its local line with nobody, as in a process of its own.
+/// A lock value with a local queue of its own, as in a process of its own.
 fn alone(client: &Client, key: &str, n: usize) -> Mutex {
     client.mutex(key).metadata(n.to_string()).ttl(secs(60))
 }
@@ -47,7 +47,7 @@ async fn an_uncontended_lock_is_two_requests_and_no_subscription() {
     assert_eq!(server.command_calls("subscribe"), 0);
 }
 
-/// Waiters as of so many processes, each handed the lease once: what the server is asked for each.
+/// Waiters as of this many processes, each handed the lease once: the server's requests for each.
 async fn requests_per_hand_off(waiters: usize) -> f64 {
     let server = RedisServer::start();
     let client = Client::connect(server.url()).await.unwrap();
@@ -80,8 +80,8 @@ async fn requests_per_hand_off(waiters: usize) -> f64 {
 async fn a_hand_off_costs_the_server_the_same_for_two_waiters_and_for_a_thousand() {
     for waiters in [2, 16, 100, 1_000] {
         let requests = requests_per_hand_off(waiters).await;
-        // Two are needed: the release that hands over, and the request that had joined the line
-        // is answered already. What is left is room for a heartbeat on a slow machine.
+        // Two are needed: the release that hands over, and the request that had joined the queue is
+        // answered already. What is left is room for a heartbeat on a slow machine.
         assert!(requests <= 3.0, "{requests} requests for each of {waiters} hand-offs");
     }
 }
@@ -128,7 +128,7 @@ async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_
     let (sender, mut held) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = tokio::task::JoinSet::new();
     for n in 0..1_000 {
-        // With windows so long that nobody sends a heartbeat while this runs.
+        // With heartbeat timeouts so long that no waiter sends a heartbeat while this runs.
         let mutex = alone(&client, "a", n).ttl(secs(3_600)).stop_grace(secs(600));
         let sender = sender.clone();
         waiters.spawn(async move {
@@ -264,7 +264,7 @@ fn alive() -> usize {
 }
 
 /// Everything a client does with a lock, with one reply lost on the way; errors are fine, but
-/// nothing may be left that nobody owns.
+/// nothing may be left without an owner.
 #[tokio::test]
 async fn whichever_reply_is_lost_no_lock_is_left_behind() {
     let server = RedisServer::start();
@@ -284,7 +284,7 @@ async fn whichever_reply_is_lost_no_lock_is_left_behind() {
             if !reached && k > 8 {
                 break;
             }
-            // On a machine that is held up a call runs out of time, and the scenario ends early.
+            // On a busy machine a call times out, and the scenario ends early.
             cut_short += u32::from(!reached);
             assert!(cut_short < 5, "the scenario had only {k} replies");
         }
@@ -365,7 +365,7 @@ async fn a_wait_for_a_lock_that_is_damaged_ends_at_once_and_says_so() {
         }
         drop(guard.release().await);
     }
-    // What can't be read is not asked again and again to be given up.
+    // An unreadable lock is not abandoned again and again.
     patiently("nothing to be given up any more", other.close()).await.unwrap();
     patiently("nothing to be given up any more", holder.close()).await.unwrap();
 }

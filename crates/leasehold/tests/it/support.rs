@@ -66,13 +66,13 @@ impl World {
         }
     }
 
-    /// Whether nobody holds the lock or waits for it.
+    /// Whether the lock is free, and has no waiter.
     pub(crate) async fn is_idle(&self, key: &str) -> bool {
         let key = Key::new(key).unwrap();
         self.store.inspect(&key, secs(1)).await.unwrap().is_none()
     }
 
-    /// Returns once nobody holds the lock or waits for it.
+    /// Returns once the lock is free, and has no waiter.
     pub(crate) async fn idle(&self, key: &str) {
         let idle = async {
             while !self.is_idle(key).await {

@@ -1,4 +1,4 @@
-//! Contenders whose futures nobody polls: they hold up others for a bounded time.
+//! Contenders whose futures are not polled: they delay others for a bounded time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn poll(locking: &mut Locking<'_>) {
     assert!(poll.is_pending());
 }
 
-/// Two clients as in two processes, and a mutex of the first whose lease may be handed on.
+/// Two clients as in two processes, and a mutex of the first whose lease may be handed off.
 fn world(ttl: Duration) -> (World, Client, Mutex) {
     let world = World::new();
     let client = world.client();
@@ -98,7 +98,8 @@ async fn a_contender_on_the_wire_that_nobody_polls_is_overtaken_by_those_behind_
     for task in behind {
         tokio::time::timeout(secs(600), task).await.expect("it waits for a sleeper").unwrap();
     }
-    // The stranger's lease, and the window of the sleeper's place, and no more than the bound.
+    // The other client's lease, and the heartbeat timeout of the unpolled position, and no more
+    // than the bound.
     assert!(begun.elapsed() <= secs(17), "{:?}", begun.elapsed());
     drop(sleeper);
     world.idle("a").await;

@@ -48,7 +48,7 @@ async fn a_wait_sleeps_until_the_time_that_the_store_names() {
     other.unwrap();
     let late = Instant::now().saturating_duration_since(grants_at);
     assert!(late < secs(1), "it was to be had for {late:?}");
-    // A place is kept by a request every ten seconds.
+    // A request every ten seconds keeps a position.
     let asked = faults.count(Op::Acquire);
     assert!(asked < 80, "{asked} requests by two in five minutes");
 }

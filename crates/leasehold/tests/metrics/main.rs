@@ -134,7 +134,7 @@ async fn what_becomes_of_each_lock_is_counted() {
     assert!(!text.contains("key=") && !text.contains("token"), "{text}");
 }
 
-/// The holder's user has no right to the channel on which a waiter is told.
+/// The holder's user has no right to the channel on which a waiter is notified.
 #[cfg(feature = "redis")]
 async fn messages_that_nobody_may_publish_are_counted(handle: &PrometheusHandle) {
     let server = leasehold_testkit::server::RedisServer::start();

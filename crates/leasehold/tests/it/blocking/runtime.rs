@@ -45,7 +45,7 @@ fn expect_misuse(store: &MemoryStore) {
     refused(guard.renew_to(EVER));
     refused(guard.lost());
     refused(guard.lost_within(EVER).map(drop));
-    // Consumed all the same: given up in the background.
+    // Still consumed: released in the background.
     refused(guard.release());
     thread::scope(|scope| {
         scope.spawn(|| drop(mutex.lock_within(EVER).unwrap()));
@@ -98,7 +98,7 @@ fn a_call_may_wait_where_a_runtime_was_only_entered() {
 
 #[test]
 fn a_call_from_a_task_without_a_budget_still_ends() {
-    // It can't be told from code in `spawn_blocking`; at least nothing panics and nothing hangs.
+    // It looks like code in `spawn_blocking`; at least nothing panics or hangs.
     for runtime in runtimes() {
         let (_, client) = world();
         runtime.block_on(tokio::task::unconstrained(async {

@@ -43,7 +43,7 @@ fn all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave() {
             drop(mutex);
             let view = guard.lease().clone();
             drop((guard, view));
-            // The guard's lease would run for half a minute.
+            // The guard's lease would run for 30 s.
             let next = client_of(&store);
             drop(next.mutex("key").lock_within(Duration::from_secs(20)).unwrap());
 
@@ -136,7 +136,7 @@ fn a_forks_child_is_refused_and_never_hangs_and_harms_nothing() {
         assert!(child > 0);
         let mut status = 0;
         eventually("the child ends", || {
-            // SAFETY: `status` is a place for the answer.
+            // SAFETY: `status` has room for the answer.
             unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) == child }
         });
         assert_eq!(status, 0, "the child was not told what it should be");
