@@ -214,9 +214,9 @@ impl Client {
     }
 
     /// Whether a holder or waiter of an inspection is this client's own, by its `mark`. That is a
-    /// lease, a position in a queue, or a grant that is not confirmed yet. The owner's name does
-    /// not show this, since others may have the same. Costs no request; looks at each lease that
-    /// this client has.
+    /// lease, a position in a queue, or a grant whose answer has not come yet. The owner's name
+    /// does not show this, since others may have the same. Costs no request; looks at each lease
+    /// that this client has.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -278,8 +278,8 @@ impl Client {
         Ok(findings)
     }
 
-    /// Force-releases a lease. Its holder learns of that at its next renewal. The store sends
-    /// holders no message. If the lease is not renewed, its holder can look by
+    /// Force-releases a lease. Its holder learns of that at its next renewal, since the store sends
+    /// holders no message. The holder of a lease that is not renewed can look by
     /// [`is_held_by_store`](HeldLease::is_held_by_store). The fence must be the one that
     /// [`inspect`](Self::inspect) showed; another holder's lease is left alone.
     ///
@@ -308,8 +308,8 @@ impl Client {
         Ok(answer)
     }
 
-    /// Requests release from all holders of a lock. Returns how many; 0 if the lock is not held.
-    /// They learn of it with their next renewal, or within a second while they [wait for
+    /// Requests release from all holders of a lock. Returns how many there are; 0 if the lock is
+    /// not held. They learn of it with their next renewal, or within a second while they [wait for
     /// it](HeldLease::asked). The holders decide.
     ///
     /// # Cost
@@ -411,7 +411,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`renew`](Self::renew), but [`ErrorKind::Late`]: a lease that another holder followed is
+    /// As [`renew`](Self::renew), without [`ErrorKind::Late`]: after another holder the lease is
     /// [`ErrorKind::Lost`].
     ///
     /// # Cancel safety
@@ -462,7 +462,7 @@ impl Client {
         release::verdict_of(self.inner(), lease.key(), answer)
     }
 
-    /// As [`release`](Self::release), and says how that went.
+    /// As [`release`](Self::release), and reports how that went.
     ///
     /// # Cost
     ///
@@ -503,7 +503,7 @@ impl Client {
         self.release_all_outcomes().await.verdict()
     }
 
-    /// As [`release_all`](Self::release_all), and says for each lease how its release went.
+    /// As [`release_all`](Self::release_all), and reports for each lease how its release went.
     ///
     /// # Cost
     ///

@@ -1,4 +1,4 @@
-//! Shows the documents of leasehold as pages beside its types.
+//! Shows the documents of leasehold as pages, with its types.
 //!
 //! | page | is about |
 //! | --- | --- |

@@ -426,9 +426,9 @@
 //!
 //! The background needs the process to live on for the time of a request. A program that drops a
 //! future or a guard and exits at once may leave something in the store. A lease stays for its ttl,
-//! a position in the queue for its heartbeat timeout (30 s at most). [`Client::close`] waits until
-//! all of that is released. Futures that are awaited to their end need no such care: a release has
-//! been answered by then, and a wait that fails has left the queue.
+//! a position in the queue for its heartbeat timeout (by default 30 s at most). [`Client::close`]
+//! waits until all of that is released. Futures that are awaited to their end need no such care: a
+//! release has been answered by then, and a wait that fails has left the queue.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -153,8 +153,9 @@ macro_rules! holding_options {
 
             /// How early a loss is reported, so that the work can stop in time: this long before
             /// the store can grant the lock to another holder. At most half of the ttl. By default
-            /// 5 % of it, at least 20 ms and at most 5 s. The heartbeat timeout of a waiter is four
-            /// times this, or 30 s if that is longer, and its ttl at most.
+            /// 5 % of it, at least 20 ms, and at most 5 s or a quarter of the ttl. The heartbeat
+            /// timeout of a waiter is four times this, or 30 s if that is longer, and its ttl at
+            /// most.
             stop_grace(grace: std::time::Duration) |options| {
                 options.stop_grace = Some(grace);
                 Ok(())
@@ -217,9 +218,9 @@ macro_rules! waiting_options {
                 Ok(())
             }
 
-            /// When to try again while waiting, and when to stop waiting. By default after 5 ms to
-            /// 250 ms, growing, with jitter, without an end. The end of the holder's lease cuts a
-            /// pause short.
+            /// When to try again while waiting, and when to stop waiting. By default it tries after
+            /// pauses of 5 ms to 250 ms, growing, with jitter, for ever. The end of the holder's
+            /// lease cuts a pause short.
             ///
             /// The store wakes a waiter in its queue, which needs no pauses. So this also sets
             /// [`Fairness::Barging`](crate::Fairness::Barging). If

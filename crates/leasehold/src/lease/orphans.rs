@@ -182,7 +182,8 @@ impl Pending {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            // One order with the end of the last one, which either sees this store or is seen here.
+            // Sequentially consistent with `one_less`: either it sees this store, or its count is
+            // seen here.
             self.waited_for.store(true, Ordering::SeqCst);
             if self.count.load(Ordering::SeqCst) == 0 {
                 return;

@@ -49,7 +49,8 @@ pub(crate) struct Contact {
 
 #[derive(Clone, Debug)]
 struct Outage {
-    /// From when on the store failed, at the latest moment that it had named before.
+    /// From when on it counts: from the first failed request, or from the time at which the store
+    /// said that it would be ready.
     since: Moment,
     /// When, and how, the last request failed.
     last: Moment,

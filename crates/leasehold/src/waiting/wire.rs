@@ -192,7 +192,7 @@ impl Wire {
         });
         tokio::select! {
             biased;
-            // First: the notified lease is here, even if the request about it fails.
+            // First: the notified lease is held, whatever the answer to a request on its way.
             wake = next_message(line) => Event::Wake(wake),
             (answer, sent_at) = landed(flight) => Event::Answer(answer, sent_at),
             () = rt::sleep_until_some(clock, until) => Event::RanOut,
@@ -272,8 +272,8 @@ impl Wire {
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
         let pause = match passes_in {
-            // The store is there: ask for the lease when it grants again, and for the position
-            // until then.
+            // The store is there: request the lease when it grants again, and the position until
+            // then.
             Some(passes_in) => {
                 self.acknowledged = self.sent.back().copied().or(self.acknowledged);
                 // It named the time of the next request, as a notification does.
