@@ -108,14 +108,14 @@ fn whole(double: f64) -> Option<u64> {
     (digits.trailing_zeros() >= u32::try_from(behind).ok()?).then_some(digits >> behind)
 }
 
-/// What is packed.
+/// Packs values.
 pub(crate) trait Pack {
     fn byte(&mut self, number: u8) -> &mut Self;
     fn short(&mut self, number: u64) -> &mut Self;
     fn int(&mut self, number: u32) -> &mut Self;
     fn double(&mut self, number: u64) -> &mut Self;
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self;
-    /// Below nothing where there is none.
+    /// A negative number stands for `None`.
     fn number_or_none(&mut self, number: Option<u64>) -> &mut Self;
 }
 
@@ -147,7 +147,7 @@ impl Pack for Vec<u8> {
     }
 }
 
-/// What is packed, taken one after the other.
+/// Takes packed values one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packed<'a>(pub(crate) &'a [u8]);
 

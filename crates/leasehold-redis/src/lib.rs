@@ -1,14 +1,13 @@
 //! Locks in Redis and Valkey.
 //!
-//! [`RedisStore`] is a [`leasehold_core::Store`] on one server, on one that sentinels fail over, or
-//! on a cluster: Redis 6.2 or later, Valkey 8.0 or later, over TCP, TLS or a Unix socket. Users
-//! take it through the `leasehold` crate; depend on this one to put locks on a connection or a pool
-//! that a program has already.
+//! [`RedisStore`] is a [`leasehold_core::Store`] on one server, under sentinels, or on a cluster.
+//! It supports Redis 6.2 or later and Valkey 8.0 or later, over TCP, TLS or a Unix socket. Most
+//! users need only the `leasehold` crate. Depend on this one to use a program's own connection or
+//! pool.
 //!
-//! What stands in the server, and what goes over the wire, is specified in `docs/wire.md`. The
-//! lock table itself is in the scripts (`src/scripts/`), the second implementation of
-//! [`leasehold_core::table`]; everything else here gets a script to a server and judges what
-//! comes back.
+//! `docs/wire.md` specifies what is stored in the server and sent over the wire. The scripts
+//! (`src/scripts/`) are the second implementation of the lock table, [`leasehold_core::table`]. The
+//! rest of this crate sends them to a server and judges the answers.
 
 #![forbid(unsafe_code)]
 
@@ -61,5 +60,5 @@ pub use credentials::{Credentials, CredentialsResult};
 pub use passwords::{Passwords, passwords_of, without_passwords};
 pub use store::RedisStore;
 
-/// The client library whose types stand in this crate's interface.
+/// The client library, whose types are part of this crate's interface.
 pub use redis;

@@ -1,4 +1,4 @@
-//! Keeps the log of each lock: a stream beside its record, in the same slot.
+//! Keeps the log of each lock: a stream in the slot of its record.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -12,12 +12,12 @@ use crate::script::Script;
 use crate::store::RedisStore;
 use crate::transport::{Deadline, Delivery};
 
-/// For how long the log of a lock is kept after its last event: a week.
+/// How long the log of a lock is kept after its last event: a week.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Events that one call appends or reads: at some µs each, well below a millisecond.
+/// Events that one call appends: at some µs each, well below a millisecond.
 const CHUNK: usize = 64;
-/// Events that one call reads. It looks at nothing else.
+/// Events that one call reads. It does nothing more.
 const READ_MAX: usize = 1_000;
 
 struct Scripts {
@@ -62,7 +62,8 @@ impl LockLog for RedisStore {
             }
             let deadline = Deadline::after(within);
             let longest = locks.values().map(Vec::len).max().unwrap_or_default();
-            // Calls that are sent at once may be carried out in any order; those of a lock are not.
+            // Calls that are sent together may be carried out in any order, but a lock's events
+            // must keep theirs.
             for from in (0..longest).step_by(CHUNK) {
                 let chunks = locks.iter().filter_map(|(key, entries)| {
                     let chunk = entries.get(from..)?.chunks(CHUNK).next()?;
@@ -92,7 +93,7 @@ impl LockLog for RedisStore {
     }
 }
 
-/// Reads a part of a stream, which came with the newest first. What is no event is left out.
+/// Reads a part of a stream, which comes newest first. Skips entries that are not events.
 fn events(answer: Value, key: &Key) -> Result<Vec<LogEntry>> {
     let Value::Array(answer) = answer else {
         return Err(Error::new(ErrorKind::Protocol, "the answer is no part of a stream"));

@@ -1,8 +1,8 @@
 //! Secures a new connection, and logs in.
 //!
-//! Passwords and certificates change while programs run. What a server took last is tried first;
-//! what it refuses is asked for again, from its file or from the program, and tried once more. So a
-//! connection is made as soon as the server and the source agree, whichever of them changed first.
+//! Passwords and certificates change while programs run. The ones that a server accepted last are
+//! tried first. If the server refuses them, new ones are read from their file or the program, and
+//! tried as well. So it does not matter whether the server or the source changes first.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,23 +24,23 @@ use crate::dial::{Socket, dial};
 use crate::pipe::Pipe;
 use crate::tls::Security;
 
-/// How often one attempt is made anew with what is newer: a password and a certificate may have
-/// changed, the password twice where servers take it one after the other.
+/// How often one login is tried with newer credentials. A password and a certificate may have
+/// changed, and the password twice if servers change one after the other.
 const TRIES_MAX: u32 = 4;
 
-/// The least time between two questions for credentials that end.
+/// The least time between two requests for expiring credentials.
 const ASK_EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// How long to wait, at most, until credentials are asked for again that could not be had.
+/// The longest pause before failed credentials are requested again.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(10);
 
-/// Servers of which is remembered what they took; a cluster has no more nodes.
+/// How many servers' accepted credentials are remembered; a cluster has at most this many nodes.
 const REMEMBERED_MAX: usize = 1_000;
 
-/// What a connection logs in with.
+/// The credentials of a connection.
 pub(crate) struct Given {
     login: RedisConnectionInfo,
-    /// When to ask for others.
+    /// When to request new ones.
     renew_at: Option<Instant>,
 }
 
@@ -52,7 +52,7 @@ impl Given {
         parts(self) == parts(other)
     }
 
-    /// Whether it is valid for a time only.
+    /// Whether they expire.
     pub(crate) const fn ends(&self) -> bool {
         self.renew_at.is_some()
     }
@@ -66,15 +66,15 @@ type Asked = watch::Receiver<Option<Result<Arc<Given>, Verdict>>>;
 
 #[derive(Default)]
 struct State {
-    /// What was asked for last.
+    /// The latest credentials.
     latest: Option<Arc<Given>>,
-    /// What each server took last.
+    /// The credentials that each server accepted last.
     taken: HashMap<Endpoint, Arc<Given>>,
-    /// The question that is under way: all who need its answer wait for one.
+    /// The request under way, shared by all callers that need its answer.
     asking: Option<Asked>,
 }
 
-/// What it takes to be let in by servers.
+/// The sources of credentials for servers.
 pub(crate) struct Logins {
     base: RedisConnectionInfo,
     provide: Option<Provide>,
@@ -90,8 +90,8 @@ impl fmt::Debug for Logins {
 }
 
 impl Logins {
-    /// `base` has what the URL says; whom it names without a password has an empty one, unless
-    /// there is a source of passwords.
+    /// `base` has the URL's user and password. If no other source provides passwords, a user in it
+    /// gets an empty one by default.
     pub(crate) fn new(
         mut base: RedisConnectionInfo,
         provide: Option<Provide>,
@@ -104,7 +104,7 @@ impl Logins {
         Self { base, provide, security, state, was_let_in }
     }
 
-    /// Whether servers are told a password.
+    /// Whether servers get a password.
     pub(crate) fn has_password(&self) -> bool {
         self.base.password().is_some() || self.provide.is_some()
     }
@@ -113,7 +113,7 @@ impl Logins {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection on which nothing is under way, in this version of the protocol if it is said.
+    /// A new, idle connection, in this version of the protocol if one is given.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -168,7 +168,7 @@ impl Logins {
         Err(Verdict::nobody_yet("nobody logged in"))
     }
 
-    /// What to log in with.
+    /// The credentials to log in with.
     async fn given(self: &Arc<Self>, endpoint: &Endpoint) -> Result<Arc<Given>, Verdict> {
         if self.provide.is_none() {
             return Ok(Arc::new(Given { login: self.base.clone(), renew_at: None }));
@@ -179,13 +179,13 @@ impl Logins {
         };
         match known {
             Some(known) if !known.is_due() => Ok(known),
-            // The server says whether it is over.
+            // If renewing fails, the server decides whether the known ones have expired.
             Some(known) => Ok(self.newer(&known).await.unwrap_or(known)),
             None => self.ask().await,
         }
     }
 
-    /// What is newer than this: what was asked for since, or is asked for now.
+    /// Newer credentials: the latest ones, or new ones.
     async fn newer(self: &Arc<Self>, than: &Given) -> Result<Arc<Given>, Verdict> {
         let latest = self.state().latest.clone();
         match latest.filter(|latest| !latest.is_like(than) && !latest.is_due()) {
@@ -194,7 +194,7 @@ impl Logins {
         }
     }
 
-    /// Asks for credentials, or waits for the answer to a question that is under way.
+    /// Requests credentials, or waits for a request under way.
     async fn ask(self: &Arc<Self>) -> Result<Arc<Given>, Verdict> {
         let Some(provide) = self.provide.clone() else {
             return Err(Verdict::misconfigured("nobody knows a password"));
@@ -251,8 +251,8 @@ impl Logins {
         state.taken.insert(endpoint.clone(), Arc::clone(given));
     }
 
-    /// Logs a living connection in anew before its credentials end. Returns when that has ended, or
-    /// when they don't end.
+    /// Logs an open connection in again before its credentials expire. Returns when the connection
+    /// has ended, or if the credentials don't expire.
     pub(crate) async fn stay(
         self: Arc<Self>,
         endpoint: Endpoint,
@@ -287,7 +287,7 @@ impl Logins {
         }
     }
 
-    /// What was asked for since this, or is asked for now.
+    /// Other credentials: the latest ones, or new ones.
     async fn other_than(self: &Arc<Self>, tried: &Arc<Given>) -> Result<Arc<Given>, Verdict> {
         let latest = self.state().latest.clone();
         match latest.filter(|latest| !Arc::ptr_eq(latest, tried) && !latest.is_due()) {
@@ -296,13 +296,13 @@ impl Logins {
         }
     }
 
-    /// Takes in that a server has let a connection in.
+    /// Records that a server has accepted a login.
     pub(crate) fn let_in(&self) {
         self.was_let_in.store(true, Ordering::Relaxed);
     }
 
-    /// A failure to connect. A refusal after a success is an outage: whoever changes passwords and
-    /// certificates may be half-way.
+    /// Judges a failed connection. A refusal after an accepted login counts as an outage, since
+    /// passwords and certificates may be in the middle of a change.
     pub(crate) fn judge(&self, verdict: Verdict) -> Verdict {
         use Reason::{Certificate, NoPassword, SentinelPassword, WrongPassword};
         let refused = matches!(
@@ -313,7 +313,7 @@ impl Logins {
     }
 }
 
-/// Logs in on a connection that is in use. A refusal leaves it as it was.
+/// Logs in on a connection in use. A refusal leaves it as it was.
 async fn log_in_again(given: &Given, pipe: &Pipe) -> Result<(), Verdict> {
     let mut auth = cmd("AUTH");
     if let Some(user) = given.login.username() {
@@ -329,8 +329,8 @@ async fn log_in_again(given: &Given, pipe: &Pipe) -> Result<(), Verdict> {
     }
 }
 
-/// Runs what may block on a thread of its own: none of a runtime's, and no exit of the process,
-/// waits for it.
+/// Runs blocking work on a separate thread, so that runtimes and the end of the process never wait
+/// for it.
 fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Verdict> {
     match thread::Builder::new().name("leasehold-login".to_owned()).spawn(work) {
         Ok(_) => Ok(()),
@@ -339,7 +339,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Verdict> {
     }
 }
 
-/// The same with an answer.
+/// As [`start`], with an answer.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Verdict> + Send + 'static,
 ) -> Result<T, Verdict> {

@@ -1,6 +1,6 @@
-//! Names keys and channels, and makes text fit for a record.
+//! Names keys and channels, and escapes text for records.
 //!
-//! Names are computed here and nowhere else; scripts get them as `KEYS` and `ARGV`.
+//! Only this file computes names; scripts get them as `KEYS` and `ARGV`.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -16,10 +16,10 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Enough for a path of an organisation, and a small share of a key.
+    /// Enough for an organisation's path, and a small part of a key.
     pub(crate) const PREFIX_MAX_BYTES: usize = 64;
 
-    /// Those with the prefix that everybody has who chose none.
+    /// The default prefix.
     pub(crate) fn standard() -> Self {
         Self { prefix: "leasehold".into() }
     }
@@ -49,7 +49,7 @@ impl Names {
         text_of(name)
     }
 
-    /// The same, appended to a text.
+    /// As [`record`](Self::record), appended to a text.
     pub(crate) fn record_into(&self, key: &Key, out: &mut Vec<u8>) {
         out.extend_from_slice(self.prefix.as_bytes());
         out.extend_from_slice(b":{");
@@ -64,18 +64,18 @@ impl Names {
         name
     }
 
-    /// The channel on which a client is told of its grants.
+    /// The channel for a client's notifications.
     pub(crate) fn channel(&self, client: ClientId) -> String {
         let mut channel = Vec::new();
         self.channel_into(client, &mut channel);
         text_of(channel)
     }
 
-    /// The same, appended to a text.
+    /// As [`channel`](Self::channel), appended to a text.
     pub(crate) fn channel_into(&self, client: ClientId, out: &mut Vec<u8>) {
         out.extend_from_slice(self.prefix.as_bytes());
         out.extend_from_slice(b":wake:");
-        // Writing to bytes in memory fails only where the value itself does.
+        // Writing to memory fails only if the value itself fails.
         let _written = write!(out, "{client}");
     }
 
@@ -94,26 +94,26 @@ impl Names {
         pattern
     }
 
-    /// The lock whose record has this key, if it is one that [`Names::record`] makes.
+    /// The lock whose record has this key, if [`Names::record`] made it.
     pub(crate) fn lock(&self, record: &[u8]) -> Option<Key> {
         let record = std::str::from_utf8(record).ok()?;
         let name = record.strip_prefix(&*self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
         let key = Key::new(from_percent(name)?).ok()?;
-        // Another spelling of the same name is another key, and none of ours.
+        // Another spelling of the name makes another key, which is foreign.
         (self.record(&key) == record).then_some(key)
     }
 }
 
-/// A text that was put together from texts.
+/// The text of bytes that were assembled from texts.
 fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|odd| String::from_utf8_lossy(odd.as_bytes()).into_owned())
 }
 
-/// Appends a text, escaped where it has something special.
+/// Appends a text, and escapes its special characters.
 #[inline]
 fn put(text: &str, special: impl Fn(u8) -> bool, escape: fn(&mut String, &str), out: &mut Vec<u8>) {
-    // Without a stop at the first: the compiler then looks at many bytes at once.
+    // Looks at all bytes, so that the compiler can check many at once.
     if text.bytes().fold(false, |odd, byte| odd | special(byte)) {
         let mut escaped = String::new();
         escape(&mut escaped, text);
@@ -139,14 +139,14 @@ fn in_text(byte: u8) -> bool {
     byte <= b' ' || matches!(byte, b'%' | 0x7f)
 }
 
-/// Owner and metadata as one part of a record: neither has a blank, one stands between them.
+/// Owner and metadata as one part of a record, separated by a blank, which neither contains.
 pub(crate) fn label_into(owner: &OwnerName, metadata: &Metadata, out: &mut Vec<u8>) {
     put_label(owner.as_str(), out);
     out.push(b' ');
     put_label(metadata.as_str(), out);
 }
 
-/// Somebody who asks a holder to let go, as one more part of a record after its label.
+/// The owner of a release request, as a further part of a record after its label.
 pub(crate) fn asker(owner: &OwnerName) -> String {
     let mut text = String::new();
     percent_into(&mut text, owner.as_str(), in_text);
@@ -158,13 +158,13 @@ pub(crate) fn read_asker(text: &str) -> Option<OwnerName> {
     OwnerName::new(unescaped(text)?).ok()
 }
 
-/// Reads an owner that [`label_into`] wrote. What somebody else wrote there is no label: labels are
-/// for people, and no reason to refuse a lock.
+/// Reads an owner that [`label_into`] wrote; anything else counts as no label. Labels are for
+/// people, so they are no reason to refuse a lock.
 pub(crate) fn read_owner(text: &str) -> OwnerName {
     read_asker(text).unwrap_or_default()
 }
 
-/// The same for metadata.
+/// As [`read_owner`], for metadata.
 pub(crate) fn read_metadata(text: &str) -> Metadata {
     if text.is_empty() {
         return Metadata::default();
@@ -173,7 +173,7 @@ pub(crate) fn read_metadata(text: &str) -> Metadata {
     metadata.unwrap_or_default()
 }
 
-/// Most labels have nothing in them that was escaped.
+/// Most labels have no escapes.
 fn unescaped(text: &str) -> Option<Cow<'_, str>> {
     if text.bytes().fold(false, |escaped, byte| escaped | (byte == b'%')) {
         return from_percent(text).map(Cow::Owned);

@@ -1,21 +1,21 @@
 //! Takes the passwords out of a URL, by the rules of the URL parser.
 //!
-//! So nothing is taken for a password that only looks like one.
+//! So only real passwords are removed, not text that looks like one.
 
 use leasehold_core::Result;
 use url::form_urlencoded;
 
 use crate::address::Address;
 
-/// Which passwords are in a URL.
+/// The passwords in a URL.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Passwords {
-    /// One for the servers that keep the locks.
+    /// A password for the servers that keep the locks.
     pub of_servers: bool,
-    /// One for the sentinels.
+    /// A password for the sentinels.
     pub of_sentinels: bool,
-    /// A file with one for the servers.
+    /// A file with the servers' password.
     pub file_of_servers: bool,
 }
 
@@ -34,8 +34,8 @@ pub fn passwords_of(url: &str) -> Result<Passwords> {
     })
 }
 
-/// The same URL without its passwords, of one server or of several hosts. All else stays as it was
-/// written, so whoever has the passwords from elsewhere finds the same store by it.
+/// The URL without its passwords, with one or several hosts. The rest stays as it was written, so
+/// with passwords from another source it leads to the same store.
 #[must_use]
 pub fn without_passwords(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };

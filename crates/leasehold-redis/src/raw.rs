@@ -1,7 +1,7 @@
 //! Describes for people what is stored for a lock, field by field.
 //!
-//! A token is a secret that proves a hold, so only its fingerprint is shown, and no byte of what
-//! should be one.
+//! A token is a secret that proves a hold. So only its fingerprint is shown, and unreadable data in
+//! its place is left out.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::forms::{FAR, Packed, SHARER, Shape, WAITER, form_size};
 use crate::spelling::{fence, read_about, unix_parts};
 use crate::stored::{Holder, State, Unread, Waiter, read_sharer, read_waiter};
 
-/// More bytes of what can't be read tell nobody more.
+/// How much of an unreadable value is shown.
 const SHOWN_MAX: usize = 512;
 
 const TOKEN_BYTES: usize = 16;
 
 type Fields = HashMap<Vec<u8>, Vec<u8>>;
 
-/// What a field is for, by its name; in the order in which fields are shown.
+/// The purpose of a field, by its name, in display order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Field<'a> {
     State,
@@ -62,8 +62,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// A line for each field of a lock, behind one that says when its key expires; none where nothing
-/// is stored. `left` is what `PTTL` says.
+/// One line of text for each field of a lock, after a line about the key's expiry; empty for a free
+/// lock. `left` is the answer to `PTTL`.
 pub(crate) fn lines(key: &str, clock: u64, left: i64, fields: &Fields) -> Vec<String> {
     if fields.is_empty() {
         return Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn lines(key: &str, clock: u64, left: i64, fields: &Fields) -> Vec<St
         |left| format!("expires in {}", length(left.saturating_mul(1_000))),
     );
     let state = fields.get(&b"state"[..]).and_then(|state| State::read(state).ok());
-    // Records of permits are read without the state, too: their limit stands there.
+    // Permits can also be read without a state, which has their limit.
     let limit = state.as_ref().map_or(u32::MAX, |state| state.limit.max(1));
     let now = clock.saturating_add(state.map_or(0, |state| state.ahead(clock)));
     let mut all: Vec<_> = fields.iter().map(|(name, value)| (Field::of(name), value)).collect();
@@ -111,7 +111,7 @@ impl Words {
         self
     }
 
-    /// A value that says nothing where it is 0.
+    /// Adds a value unless it is 0.
     fn say_more(&mut self, name: &str, value: u64) -> &mut Self {
         if value > 0 {
             self.say(name, value);
@@ -119,7 +119,7 @@ impl Words {
         self
     }
 
-    /// A moment, which is none at 0 and never at the end of time.
+    /// Adds a moment other than 0; the end of time is shown as "never".
     fn moment(&mut self, name: &str, at: u64) -> &mut Self {
         match at {
             0 | FAR => self,
@@ -146,7 +146,7 @@ impl Words {
 fn state_words(state: &[u8], clock: u64) -> String {
     let read = match State::read(state) {
         Ok(read) => read,
-        // A token may be anywhere in one that can't be read.
+        // An unreadable state may contain a token anywhere.
         Err(unread) => {
             let why = match unread {
                 Unread::Version(version) => format!("of version {version}"),
@@ -312,7 +312,7 @@ fn text(text: &[u8]) -> String {
     escape::terminal(&String::from_utf8_lossy(text)).to_string()
 }
 
-/// Bytes as Rust and Python write them.
+/// Bytes in the notation of Rust and Python.
 fn bytes(bytes: &[u8]) -> String {
     match bytes.get(..SHOWN_MAX) {
         Some(first) if bytes.len() > SHOWN_MAX => {

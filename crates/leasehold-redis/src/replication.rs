@@ -1,4 +1,4 @@
-//! Waits until replicas have what a connection wrote.
+//! Waits until replicas have confirmed a connection's writes.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 use crate::classify::Verdict;
 use crate::reply::{self, Uptime};
 
-/// How many others must have a grant before it counts.
+/// How many replicas must confirm a grant before it counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Replication {
     pub(crate) replicas: u32,
     /// How long to wait for them.
     pub(crate) timeout: Duration,
-    /// Whether they, and the server itself, must have it on their disks.
+    /// Whether the replicas, and the server itself, must have it on their disks.
     pub(crate) fsync: bool,
-    /// The longest lease that anybody takes here, where a server may forget leases by a restart:
-    /// one that was started less than this ago grants nothing that counts.
+    /// The longest lease of any client, if servers may forget leases by a restart. For this time
+    /// after its start, a server's grants don't count.
     pub(crate) longest: Option<Ttl>,
 }
 
-/// How long a server has run, as it said on a connection, which ends with the server.
+/// How long a server has run, as reported on a connection, which ends with the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     asked_at: Instant,
@@ -30,13 +30,13 @@ pub(crate) struct Age {
 }
 
 impl Age {
-    /// Reads the answer to a question that was sent at `asked_at`.
+    /// Reads the answer to a request that was sent at `asked_at`.
     pub(crate) fn read(asked_at: Instant, info: Value) -> Result<Self, Verdict> {
         let then = reply::uptime(info).map_err(|_| Verdict::ageless())?;
         Ok(Self { asked_at, then })
     }
 
-    /// The question.
+    /// The request for a server's age.
     pub(crate) fn question() -> Cmd {
         let mut info = cmd("INFO");
         info.arg("server");
@@ -49,8 +49,8 @@ impl Age {
 }
 
 impl Replication {
-    /// Whether all leases that a server of this age may have forgotten are over by now; else why
-    /// it can't be believed, and until when.
+    /// Checks that a server of this age remembers all running leases. If not, the error has the
+    /// reason and the time left.
     pub(crate) fn believes(self, age: Age) -> Result<(), Verdict> {
         match self.doubts(age.now()) {
             None => Ok(()),
@@ -61,16 +61,16 @@ impl Replication {
         }
     }
 
-    /// For how long yet a server of this age may have forgotten leases that run.
+    /// For how much longer a server of this age may have forgotten running leases.
     pub(crate) fn doubts(self, age: Duration) -> Option<Duration> {
         let longest = self.longest?;
         let enough = longest.duration().saturating_add(margin(longest.duration()));
         enough.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    /// The command that waits, to be sent on the connection that wrote.
+    /// The command that waits, for the connection that wrote.
     pub(crate) fn wait(self, left: Duration) -> Cmd {
-        // To a server, 0 means for ever.
+        // For a server, 0 means without limit.
         let ms = self.timeout.min(left).as_millis().max(1);
         let timeout = u64::try_from(ms).unwrap_or(u64::MAX);
         let mut wait = if self.fsync { cmd("WAITAOF") } else { cmd("WAIT") };
@@ -81,7 +81,7 @@ impl Replication {
         wait
     }
 
-    /// Its name, and the command in a way that waits for nothing.
+    /// The command's name, and a form of it that returns at once.
     pub(crate) fn trial(self) -> (&'static str, Cmd) {
         let name = if self.fsync { "waitaof" } else { "wait" };
         let mut wait = cmd(&name.to_ascii_uppercase());
@@ -92,7 +92,7 @@ impl Replication {
         (name, wait)
     }
 
-    /// What is missing, if anything is, by the answer to [`Replication::wait`].
+    /// The error if the answer to [`Replication::wait`] shows missing confirmations.
     pub(crate) fn missing(self, answer: Result<Value, Verdict>) -> Option<Verdict> {
         let Self { replicas, timeout, fsync, longest: _ } = self;
         let wanted = i64::from(replicas);
@@ -114,8 +114,8 @@ impl Replication {
                 _ => "the server's answer to WAITAOF makes no sense".to_owned(),
             },
             Ok(_) => "the server's answer to WAIT makes no sense".to_owned(),
-            // A wrong setting or a missing right fails every grant, so its own kind is told. What
-            // was to be confirmed has been done all the same.
+            // A wrong setting or a missing right fails every grant, so its own kind is reported.
+            // The grant itself was carried out.
             Err(verdict) if verdict.kind != ErrorKind::Unavailable => {
                 return Some(verdict.of_confirmation());
             }
@@ -193,7 +193,8 @@ mod tests {
         let precise = "uptime_in_seconds:51\r\nserver_time_usec:1795633803400000\r\n";
         let precise = Age::read(Instant::now(), Value::BulkString(precise.into())).unwrap();
         let told = wary.believes(precise).unwrap_err();
-        // It was started within the second before the one in which 50.4 s ago was.
+        // `INFO` reports whole seconds: it started within the second before the earliest possible
+        // one.
         assert!(told.message().contains("started 50.4s ago"), "{}", told.message());
         let told = wary.believes(info(11)).unwrap_err();
         assert!(told.message().contains("started 10.0s ago"), "{}", told.message());

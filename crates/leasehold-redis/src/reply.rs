@@ -71,8 +71,7 @@ impl Parts {
     }
 }
 
-/// Reads an answer, or says that it could not be read: the operation was carried out, but how it
-/// went is not known.
+/// Reads an answer. If that fails, the operation was carried out, and its result is unknown.
 fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     read(value).ok_or_else(|| {
         Error::new(
@@ -84,8 +83,8 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     })
 }
 
-/// Whether an answer tells who has the lock, as it is stored: what can't be read in it is damaged
-/// there.
+/// Whether an answer has stored data about a lock's holder: if it is unreadable, the stored data is
+/// damaged.
 fn tells_what_is_stored(value: &Value) -> bool {
     let Value::Array(parts) = value else { return false };
     matches!(
@@ -94,7 +93,7 @@ fn tells_what_is_stored(value: &Value) -> bool {
     )
 }
 
-/// Reads an answer that may tell what is stored.
+/// Reads an answer that may have stored data.
 fn read_stored<T>(value: Value, read_it: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     let stored = tells_what_is_stored(&value);
     match read(value, read_it) {
@@ -103,14 +102,14 @@ fn read_stored<T>(value: Value, read_it: impl FnOnce(Value) -> Option<T>) -> Res
     }
 }
 
-/// What was asked for, as far as the answer does not repeat it.
+/// The parts of a request that the answer does not repeat.
 pub(crate) struct Asked {
     pub(crate) epoch: u64,
     pub(crate) block: NonZeroU32,
     pub(crate) mode: Mode,
 }
 
-/// Whether an answer gives a lease, or more of one; of several answers, whether one does.
+/// Whether an answer grants or renews a lease; for several answers, whether one of them does.
 pub(crate) fn is_grant(value: &Value) -> bool {
     let Value::Array(parts) = value else { return matches!(value, Value::Int(_)) };
     let word = match parts.first() {
@@ -121,8 +120,8 @@ pub(crate) fn is_grant(value: &Value) -> bool {
     matches!(word, b"granted" | b"already" | b"converted")
 }
 
-/// Passes on an answer about one lock, unless it says that something else stands at the key, or
-/// that the server refused what the lock needs: nothing was changed then.
+/// Returns an answer about one lock. It is an error if the key has foreign data, or if the server
+/// refused the commands that the lock needs; the lock is then unchanged.
 fn checked(value: Value) -> Result<Value> {
     let Value::Array(parts) = &value else { return Ok(value) };
     let text = |at: usize| match parts.get(at) {
@@ -136,7 +135,8 @@ fn checked(value: Value) -> Result<Value> {
         "version" => Err(classify::other_version(&text(1))),
         "failed" => {
             let said = text(1);
-            // Before Redis 7 a script is told of what its user may not do by its own place first.
+            // Before Redis 7, an error about missing rights inside a script begins with its place
+            // there.
             let (code, detail) = match said.split_once(' ') {
                 Some((place, _)) if place.starts_with('@') => ("ERR", &*said),
                 Some(parts) => parts,
@@ -148,14 +148,14 @@ fn checked(value: Value) -> Result<Value> {
     }
 }
 
-/// Whether nothing was done about a lock, because the call took long already.
+/// Whether the script has postponed the lock, because the call already took long.
 pub(crate) fn is_put_off(value: &Value) -> bool {
     let Value::Array(parts) = value else { return false };
     matches!(&**parts, [Value::BulkString(word)] if word == b"later")
 }
 
-/// The answers about `count` locks, as far as there are so many; else what no reader understands. A
-/// number is the answer about each of them.
+/// The answers about `count` locks. One number is the answer about each of them; a wrong count
+/// makes all answers unreadable.
 pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
     match value {
         Value::Int(_) => vec![value; count],
@@ -164,7 +164,7 @@ pub(crate) fn parts(value: Value, count: usize) -> Vec<Value> {
     }
 }
 
-/// The same about one lock.
+/// The answer about one lock.
 pub(crate) fn part(value: Value) -> Value {
     match value {
         Value::Int(_) => value,
@@ -172,7 +172,7 @@ pub(crate) fn part(value: Value) -> Value {
     }
 }
 
-/// The answer about one lock of those that the script was given.
+/// Reads the answer about one lock of a script call.
 pub(crate) fn acquire(value: Value, asked: &Asked) -> Result<Acquire> {
     read_stored(checked(value)?, |value| read_acquire(value, asked))
 }
@@ -206,7 +206,7 @@ fn read_acquire(value: Value, asked: &Asked) -> Option<Acquire> {
     })
 }
 
-/// What a server calls itself, in its answer to `INFO server`.
+/// A server's run id, from its answer to `INFO server`.
 pub(crate) fn run_id(info: &Value) -> Option<String> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
@@ -217,17 +217,17 @@ pub(crate) fn run_id(info: &Value) -> Option<String> {
     Some(id.to_owned()).filter(|id| !id.is_empty())
 }
 
-/// What a server says of its age.
+/// A server's report of its age.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Uptime {
-    /// For how long it has run for sure.
+    /// How long it has certainly run.
     pub(crate) at_least: Duration,
-    /// By how much its clock is behind the time at which it started.
+    /// By how much its clock is behind the time of its start.
     pub(crate) set_back: Option<Duration>,
 }
 
-/// The server's age from `INFO server`: both ends are counted in whole seconds there, of which the
-/// second may have a fraction beside it.
+/// The server's age from `INFO server`. Start and present are in whole seconds there; a further
+/// field may have the present's fraction.
 pub(crate) fn uptime(value: Value) -> Result<Uptime> {
     read(value, |value| {
         let text = match value {
@@ -249,8 +249,8 @@ pub(crate) fn uptime(value: Value) -> Result<Uptime> {
     })
 }
 
-/// The answer about all of several locks, or an error and which of them it is about, as far as that
-/// is known.
+/// Reads the answer about several locks, or an error and the lock that it is about, if that is
+/// known.
 pub(crate) fn acquire_all(
     value: Value,
     asked: &[Asked],
@@ -280,7 +280,7 @@ pub(crate) fn acquire_all(
     Ok(AcquireAll::Blocked { index, answer: acquire(answer, asked).map_err(about)? })
 }
 
-/// What a request for another mode was answered, under this limit.
+/// Reads the answer to a request for another mode, under this limit.
 pub(crate) fn convert(value: Value, asked: Mode) -> Result<Convert> {
     read_stored(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
@@ -311,7 +311,7 @@ pub(crate) fn set_limit(value: Value) -> Result<SetLimit> {
     })
 }
 
-/// How many holders were asked, and where to go on with the others, if there are any.
+/// How many holders got the release request, and where to continue if there are more.
 pub(crate) fn ask(value: Value) -> Result<(u32, u32)> {
     read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
@@ -320,7 +320,7 @@ pub(crate) fn ask(value: Value) -> Result<(u32, u32)> {
     })
 }
 
-/// The answer about one lock of those that the script was given.
+/// Reads the answer about one lock of a script call.
 pub(crate) fn release(value: Value) -> Result<Release> {
     read(checked(value)?, |value| {
         if value == Value::Int(1) {
@@ -345,7 +345,7 @@ pub(crate) fn leave(value: Value) -> Result<Leave> {
     })
 }
 
-/// What became of the lease that was meant, and where to go on looking for it, if there are more.
+/// The result for the lease in question, and where to continue the search if there are more.
 pub(crate) fn force_release(value: Value) -> Result<(ForceRelease, u32)> {
     read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
@@ -387,7 +387,7 @@ fn read_renewal(value: Value) -> Option<Renew> {
 /// The fields of a lock with their values.
 type Fields = HashMap<Vec<u8>, Vec<u8>>;
 
-/// The present, all that is stored for a lock, and for how many ms it is kept yet.
+/// The present, all stored data of a lock, and its time to live in ms.
 fn looked_at(value: Value) -> Result<(u64, Fields, i64)> {
     read(checked(part(value))?, |value| {
         let mut parts = Parts::of(value)?;
@@ -398,13 +398,13 @@ fn looked_at(value: Value) -> Result<(u64, Fields, i64)> {
     })
 }
 
-/// Tells what is stored for the lock that has this key, in words.
+/// Describes the stored data of the lock with this key, for people.
 pub(crate) fn raw(value: Value, record: &str) -> Result<Vec<String>> {
     let (now, fields, left) = looked_at(value)?;
     Ok(raw::lines(record, now, left, &fields))
 }
 
-/// Describes a lock, from the present, all that is stored for it, and the fence retention.
+/// Describes a lock, from the present, its stored data, and the fence retention.
 pub(crate) fn inspect(value: Value, key: &Key, retention: Duration) -> Result<Option<LockInfo>> {
     let (now, fields, _) = looked_at(value)?;
     stored::read(&fields)?.map_or(Ok(None), |stored| Ok(stored.describe(key, now, retention)))

@@ -1,8 +1,8 @@
 //! Parses the server's protocol as it arrives, and writes requests.
 //!
-//! Texts, numbers and arrays of them are what scripts answer and what messages are; they are read
-//! here, in one pass. Of all else only the end is looked for, and the client library reads it.
-//! The format is [RESP](https://redis.io/docs/latest/develop/reference/protocol-spec/), 2 and 3.
+//! It reads texts, numbers and arrays of them in one pass: scripts answer with these, and messages
+//! consist of them. For everything else it only finds the end, and the client library reads it. The
+//! format is [RESP](https://redis.io/docs/latest/develop/reference/protocol-spec/), 2 and 3.
 
 use std::cell::Cell;
 use std::io;
@@ -15,24 +15,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::classify;
 
-/// Bytes of room for what is read at once; a longer answer gets more, for as long as it takes.
+/// The size of the buffer for reading; a longer answer gets a larger one while it arrives.
 const ROOM: usize = 4096;
 
-/// By how many bytes the room grows at most before anything has come that fills it.
+/// By how many bytes the buffer grows at most ahead of the data.
 const GROWS_BY: usize = 1 << 20;
 
-/// Bytes of room for what is to be sent that are kept when all is.
+/// The size up to which the buffer for sending is kept after use.
 const ROOM_KEPT: usize = 64 * 1024;
 
 thread_local! {
-    /// What the last connection of this thread that has nothing under way wrote to, and read into.
-    /// Of many connections each would have its own far away from the processor, whenever its turn
-    /// comes.
+    /// The buffers of the thread's last idle connection, for the next one. With many connections,
+    /// each one's own buffers would have left the processor's cache by its turn.
     static WRITTEN: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     static READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Takes the room that lies there, if a thread that ends has not put it away.
+/// Takes the spare buffer, unless the thread is ending.
 fn spare(room: &'static LocalKey<Cell<Vec<u8>>>) -> Vec<u8> {
     room.try_with(Cell::take).unwrap_or_default()
 }
@@ -41,51 +40,51 @@ fn put_back(room: Vec<u8>, place: &'static LocalKey<Cell<Vec<u8>>>) {
     let _ended: Result<(), _> = place.try_with(|place| place.set(room));
 }
 
-/// The longest line, in bytes: what servers say of errors takes less.
+/// The longest line in bytes; servers' errors are shorter.
 const LINE_MAX: usize = 64 * 1024;
 
-/// Parts of an array for which there is room at once.
+/// For how many parts of an array space is reserved at once.
 const PARTS: usize = 256;
 
-/// How many bytes are at most looked at from their begin each time that more of them have come.
+/// How much unfinished data is parsed again from its start each time that more arrives.
 const AT_ONCE_MAX: usize = 1024 * 1024;
 
-/// How deep answers are nested at most, as in the client library.
+/// The deepest nesting of answers, as in the client library.
 const DEPTH_MAX: usize = 100;
 
-/// What a server has said so far.
+/// The data received from a server.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// None while nothing is in it.
+    /// Empty while no data is in it.
     room: Vec<u8>,
-    /// What was read, and not taken out yet.
+    /// The part that was received but not yet taken out.
     from: usize,
     to: usize,
-    /// So much must be there before it is worth while to look again.
+    /// How many bytes are needed before parsing again makes sense.
     needed: usize,
-    /// The arrays that were begun, from the outermost, and how much of each is still to come: what
-    /// has come of a long one is read once.
+    /// The unfinished arrays, from the outermost, each with its missing parts and its finished
+    /// ones, so that a long array is parsed once.
     begun: Vec<(usize, Vec<Value>)>,
-    /// How long an answer may be, and what has come of the present one and was taken out of the
-    /// room.
+    /// The longest answer, and how much of the present one was already taken out of the buffer.
     most: usize,
     taken: usize,
 }
 
 impl Inbox {
-    /// For answers of so many bytes at most. A longer one is an error, before there is room for it.
+    /// For answers of at most `most` bytes. A longer one is an error, before memory is reserved for
+    /// it.
     pub(crate) fn new(most: usize) -> Self {
         let (room, begun) = (Vec::new(), Vec::new());
         Self { room, from: 0, to: 0, needed: 0, begun, most, taken: 0 }
     }
 
-    /// Whether something has begun that is no news: an answer, or the begin of one.
+    /// Whether an answer has begun to arrive, as opposed to a push.
     pub(crate) fn has_answer(&self) -> bool {
         let begin = self.room.get(self.from..self.to).and_then(<[u8]>::first);
         !self.begun.is_empty() || begin.is_some_and(|kind| !matches!(kind, b'>' | b'|'))
     }
 
-    /// Reads some of what has come. It is an error when the server has closed the connection.
+    /// Reads some of the arrived data. It is an error if the server has closed the connection.
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -106,7 +105,7 @@ impl Inbox {
         })
     }
 
-    /// Makes room for the rest of what is being read, or for anything.
+    /// Makes space for the rest of the present answer, or for new data.
     fn make_room(&mut self) {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -130,7 +129,7 @@ impl Inbox {
         }
     }
 
-    /// Takes out the next thing that was said, if it is there to its end.
+    /// Takes out the next answer or push, if it is complete.
     pub(crate) fn take(&mut self) -> Result<Option<Value>, RedisError> {
         loop {
             let depth = self.begun.len().saturating_add(1);
@@ -142,7 +141,7 @@ impl Inbox {
                     continue;
                 }
             };
-            // What it is the last part of is whole with it.
+            // Completes all arrays of which it is the last part.
             loop {
                 let Some((missing, parts)) = self.begun.last_mut() else {
                     self.taken = 0;
@@ -159,8 +158,8 @@ impl Inbox {
         }
     }
 
-    /// The same on a connection that listens: a message to a channel as what `read` makes of it,
-    /// and anything else as a value.
+    /// As [`take`](Self::take), on a subscribed connection: `read` converts a message, and anything
+    /// else is returned as a value.
     pub(crate) fn hear<T>(
         &mut self,
         read: impl FnOnce(&[u8]) -> T,
@@ -208,10 +207,10 @@ impl Inbox {
     }
 }
 
-/// How every line ends.
+/// The end of every line.
 pub(crate) const END: &[u8] = b"\r\n";
 
-/// Appends how many texts are to follow.
+/// Appends the number of texts that follow.
 pub(crate) fn put_count(count: usize, out: &mut Vec<u8>) {
     put_length(b'*', count, out);
 }
@@ -224,7 +223,7 @@ pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
 }
 
 fn put_length(kind: u8, length: usize, out: &mut Vec<u8>) {
-    // Nearly all are about locks, and short.
+    // A fast path: most texts are short.
     let digit = |part: usize| b'0'.saturating_add(u8::try_from(part % 10).unwrap_or_default());
     let [ones, tens] = [length, length / 10].map(digit);
     let [carriage_return, line_feed] = *b"\r\n";
@@ -247,9 +246,9 @@ pub(crate) fn texts(request: &[u8]) -> impl Iterator<Item = &[u8]> {
     (0..count).map_while(move |_| reader.bulk().ok())
 }
 
-/// What can be sent.
+/// A request that can be sent.
 pub(crate) trait Write: Sync {
-    /// Appends it.
+    /// Appends the request.
     fn write(&self, out: &mut Vec<u8>);
 }
 
@@ -259,13 +258,13 @@ impl Write for Cmd {
     }
 }
 
-/// What is to be sent.
+/// The data to send.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    /// So much of it is sent.
+    /// How much of it was sent.
     sent: usize,
-    /// The stream takes no more for now, and has the waker of whom it told so.
+    /// Whether the stream accepts no more for now. It then has the waker of the last task.
     is_blocked: bool,
 }
 
@@ -277,13 +276,13 @@ impl Outbox {
         command.write(&mut self.bytes);
     }
 
-    /// How many bytes there is room for.
+    /// The size of the buffer.
     #[cfg(test)]
     pub(crate) fn room(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// How many bytes are still to be sent.
+    /// How many bytes are left to send.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len().saturating_sub(self.sent)
     }
@@ -292,7 +291,7 @@ impl Outbox {
         self.is_blocked
     }
 
-    /// Sends as much as the stream takes; where that is not all, it wakes the task.
+    /// Sends as much as the stream accepts. If some is left, the stream will wake the task.
     pub(crate) fn send(
         &mut self,
         cx: &mut Context<'_>,
@@ -325,7 +324,7 @@ impl Outbox {
     }
 }
 
-/// What is said on a connection that listens.
+/// What arrives on a subscribed connection.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard<T> {
     Message(T),
@@ -336,18 +335,18 @@ fn garbage() -> RedisError {
     (redis::ErrorKind::Parse, "what the server says is not Redis protocol").into()
 }
 
-/// Why nothing could be read.
+/// Why nothing was read.
 enum Stop {
-    /// There must be so many bytes, at least.
+    /// At least this many bytes are needed.
     Needs(usize),
     Garbage,
     Failed(RedisError),
 }
 
-/// What an answer is made of.
+/// A part of an answer.
 enum Part {
     Whole(Value),
-    /// The begin of so many parts, and for how many of them it is worth while to make room.
+    /// An array of this many parts, and for how many of them to reserve space.
     Array(usize, usize),
 }
 
@@ -391,8 +390,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A message to a channel, as version 2 of the protocol has it; nothing is read of anything
-    /// else.
+    /// A message to a channel, in version 2 of the protocol; `None` for anything else.
     fn message(&mut self) -> Result<Option<&'a [u8]>, Stop> {
         const BEGIN: &[u8] = b"*3\r\n$7\r\nmessage\r\n";
         if !self.bytes.starts_with(BEGIN) {
@@ -415,7 +413,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks for the end of anything.
+    /// Skips a value of any type.
     fn skip(&mut self, depth: usize) -> Result<(), Stop> {
         let parts = match self.kind(depth)? {
             b'+' | b'-' | b':' | b',' | b'#' | b'(' | b'_' => {
@@ -430,7 +428,7 @@ impl<'a> Reader<'a> {
             }
             b'*' | b'~' | b'>' => self.length()?.unwrap_or(0),
             b'%' => self.length()?.unwrap_or(0).saturating_mul(2),
-            // What it says more is about the value behind it.
+            // The attribute's pairs, and the value after them.
             b'|' => self.length()?.unwrap_or(0).saturating_mul(2).saturating_add(1),
             _ => return Err(Stop::Garbage),
         };
@@ -449,7 +447,7 @@ impl<'a> Reader<'a> {
         Ok(*kind)
     }
 
-    /// What stands before the end of the line.
+    /// The bytes before the end of the line.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(length) = rest.windows(2).position(|two| two == END) else {
@@ -460,7 +458,7 @@ impl<'a> Reader<'a> {
         Ok(rest.get(..length).unwrap_or_default())
     }
 
-    /// How long something is; `None` for what is not there.
+    /// A length; `None` for a null.
     fn length(&mut self) -> Result<Option<usize>, Stop> {
         match number(self.line()?)? {
             -1 => Ok(None),
@@ -511,7 +509,7 @@ mod tests {
 
     use super::*;
 
-    /// What a reader makes of bytes that come in pieces, and what is left of them.
+    /// The values that a reader takes from bytes in pieces, with the rest.
     fn read(pieces: &[&[u8]]) -> Result<Vec<Value>, RedisError> {
         let mut inbox = Inbox::new(10_000_000);
         let mut values = Vec::new();
@@ -636,7 +634,7 @@ mod tests {
         assert_eq!(ends(b"$100001\r\n".to_vec()), ROOM);
         assert_eq!(ends([b"*99999999\r\n".to_vec(), b":1\r\n".repeat(30_000)].concat()), ROOM);
         assert!(ends([b"+".to_vec(), vec![b'x'; 200_000]].concat()) <= 4 * LINE_MAX);
-        // What was read before does not count.
+        // Data that was already taken out does not count.
         let short = [b"*2\r\n:1\r\n+a\r\n".repeat(30_000), b"$100000\r\n".to_vec()].concat();
         assert_eq!(ends([short, vec![b'x'; 100_000], b"\r\n$100001\r\n".to_vec()].concat()), ROOM);
     }

@@ -1,8 +1,7 @@
-//! Asks a server what it is: a primary, a replica, a sentinel, or a cluster's node.
+//! Finds out what a server is: a primary, a replica, a sentinel, or a cluster's node.
 //!
-//! Locks are kept by primaries alone. A replica answers questions from what it last heard, and one
-//! that lets clients write grants locks that its primary never hears of; so each server is asked
-//! before it is believed.
+//! Only primaries keep locks. A replica answers from old data, and a writable replica grants locks
+//! that its primary never learns of. So each server has to report its role before it is trusted.
 
 use leasehold_core::{Effect, ErrorKind, Reason, escape};
 use redis::aio::ConnectionLike;
@@ -12,7 +11,7 @@ use crate::address::Endpoint;
 use crate::classify::{Next, Verdict};
 use crate::transport::judged;
 
-/// What a server is, as far as it tells.
+/// What a server is, according to its answers.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Role {
     role: Option<String>,
@@ -23,15 +22,15 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// The question that every user may ask: no right of an ACL covers it.
+    /// The request that every user may send: it needs no right in an ACL.
     pub(crate) fn question() -> Cmd {
         cmd("HELLO")
     }
 
-    /// Asks over a connection on which nothing else is under way.
+    /// Asks over an idle connection.
     ///
-    /// What can't be asked, because a proxy stands in between or an operator has renamed the
-    /// commands, is left open.
+    /// If the answer is useless, because a proxy intervenes or an operator has renamed the
+    /// commands, the role stays open.
     pub(crate) async fn ask(connection: &mut impl ConnectionLike) -> Result<Self, Verdict> {
         let hello = judged(connection.req_packed_command(&Self::question()).await);
         let mut known = match hello {
@@ -44,7 +43,7 @@ impl Role {
         if known.is_primary() {
             return Ok(known);
         }
-        // This answer has the primary's address, but takes a right.
+        // This answer has the primary's address, but needs a right.
         match judged(connection.req_packed_command(&cmd("ROLE")).await) {
             Ok(value) => known.add(&value),
             Err(verdict) if verdict.answered => {}
@@ -74,7 +73,7 @@ impl Role {
         Self { role: field("role"), mode: field("mode"), follows: None }
     }
 
-    /// Adds what the answer to `ROLE` says.
+    /// Adds the answer to `ROLE`.
     fn add(&mut self, value: &Value) {
         let Value::Array(parts) = value else { return };
         self.role = parts.first().and_then(text).or_else(|| self.role.take());
@@ -85,12 +84,12 @@ impl Role {
         }
     }
 
-    /// Whether it says so.
+    /// Whether it reports that it is a primary.
     pub(crate) fn is_primary(&self) -> bool {
         self.role.as_deref() == Some("master") && !self.is_sentinel()
     }
 
-    /// Whether it says that it is anything but a primary.
+    /// Whether it reports any other role.
     fn is_other(&self) -> bool {
         self.role.as_deref().is_some_and(|role| role != "master")
     }
@@ -99,12 +98,12 @@ impl Role {
         self.mode.as_deref() == Some("sentinel") || self.role.as_deref() == Some("sentinel")
     }
 
-    /// Whether it says that it is a node of a cluster.
+    /// Whether it reports that it is a node of a cluster.
     fn is_node(&self) -> bool {
         self.mode.as_deref() == Some("cluster")
     }
 
-    /// Refuses a server that is to keep all locks by itself, and does not.
+    /// Refuses a server that should keep all locks alone, but does not.
     pub(crate) fn check_alone(&self, at: &Endpoint) -> Result<(), Verdict> {
         if self.is_node() {
             let scheme = if at.is_secured() { "rediss" } else { "redis" };
@@ -117,10 +116,11 @@ impl Role {
         self.check()
     }
 
-    /// Refuses a server at the other end of a borrowed connection.
+    /// Refuses an unsuitable server of a borrowed connection.
     ///
-    /// A connection to a cluster, whose requests its owner spreads over the nodes, can't be asked
-    /// node by node, tells no epochs and sends again what may have been carried out.
+    /// Borrowed connections to a cluster are refused: their owner distributes requests over the
+    /// nodes, so a request can't address a single node. They also hide epochs, and repeat requests
+    /// that may have been carried out.
     pub(crate) fn check_borrowed(&self) -> Result<(), Verdict> {
         if self.is_node() {
             return Err(Verdict::refused(
@@ -133,7 +133,7 @@ impl Role {
         self.check()
     }
 
-    /// Refuses a server that a URL names and that keeps no locks.
+    /// Refuses a server in a URL that does not keep locks.
     pub(crate) fn check(&self) -> Result<(), Verdict> {
         if self.is_sentinel() {
             return Err(Verdict::refused(
@@ -155,7 +155,7 @@ impl Role {
     }
 }
 
-/// Whether the question was answered in a way that says nothing about the server.
+/// Whether the answer leaves the server's role open.
 fn is_open(verdict: &Verdict) -> bool {
     verdict.answered
         && (verdict.lack.is_some() || verdict.kind != ErrorKind::Denied)

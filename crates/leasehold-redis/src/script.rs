@@ -1,8 +1,7 @@
 //! Puts the scripts together from their files.
 //!
-//! Each operation is one file in `scripts/`, with a header that is its contract. What operations
-//! share stands in fragments, which are pasted in where a line says `-- include: name`, once in a
-//! script.
+//! Each operation is one file in `scripts/`, whose header is its contract. Fragments are shared
+//! between operations. A line `-- include: name` inserts one, once in a script.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -15,12 +14,12 @@ use crate::forms::{
     ALL, END, FAR, HEARD, LINE, PLAIN, RENEWAL, SHARER, Shape, VERSION, WAITER, form_size,
 };
 
-/// One operation as the server knows it.
+/// An operation's script, as the server knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// What is sent when the server does not know it yet.
+    /// Sent if the server does not know the script yet.
     pub(crate) source: String,
-    /// What is sent otherwise: the SHA-1 of the source, in hexadecimal.
+    /// Sent otherwise: the SHA-1 of the source, in hexadecimal.
     pub(crate) digest: String,
 }
 
@@ -30,7 +29,7 @@ impl Script {
         Self { source, digest }
     }
 
-    /// A file that needs no other, and no clock.
+    /// A script that consists of one file, without a clock.
     pub(crate) fn without_comments(file: &str) -> Self {
         let lines = file.lines().map(str::trim);
         let code: Vec<_> =
@@ -84,8 +83,8 @@ const FRAGMENTS: [(&str, &str); 25] = [
     ("wish", include_str!("scripts/wish.lua")),
 ];
 
-/// Longer, in µs, than any request is of use, by the clock that its client has heard of, however
-/// late that was.
+/// In µs, longer than any request is valid, whatever the delay with which its client read the
+/// clock.
 const REQUESTS_VALID_US: u64 = 10_000_000;
 
 /// What the scripts write as `$NAME`: numbers, the forms of docs/wire.md, and their sizes.
@@ -133,52 +132,50 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         form("$CONVERSION", "<c16dHc1dII"),
         form("$MEANT", "<BHdI"),
         form("$LIMIT", "<I"),
-        // Where in a state end how long the key lives and the token; and where begin what is behind
-        // the end of the lease, and what is behind when it was given.
+        // Offsets in a state: the ends of the key's expiry and of the token, and the begins of what
+        // follows the lease's end and the time of the grant.
         number("$KEPT_END", 9),
         number("$TOKEN_END", 25),
         number("$ENDS_END", 34),
         number("$GIVEN_END", 42),
         form("$NO_END", &"\\0".repeat(8)),
         form("$NOBODY", &"\\0".repeat(16)),
-        // How many holders, and how many places, one call looks at: about half a millisecond.
+        // How many holders and queue positions one call visits: about half a millisecond.
         number("$STEP", 256),
-        // How much one call about several locks sees to: a lock that is just free or held is one,
-        // at about 2 µs, and any other is four.
+        // How much one call about several locks does. A lock that is free or has one holder counts
+        // as one, at about 2 µs; any other counts as four.
         number("$ROOM", 128),
-        // Above all numbers of holders and permits, and below those of bonds.
+        // Above all numbers of holders and permits, and below all bonds.
         number("$BOND", Bond::LEAST),
-        // Above all places of those who are preferred.
+        // Above all positions of preferred waiters.
         number("$BEHIND", Place::BEHIND),
         // The moment from which fences count.
         number("$ORIGIN", Fence::ORIGIN_UNIX_US),
-        // No request is good for so long, even where its client heard late of the clock.
+        // Requests are valid for a shorter time, even if the client read the clock late.
         number("$VALID", REQUESTS_VALID_US),
         // Later than all moments, and exact as a number.
         number("$FAR", FAR),
-        // How far from a range of places one still belongs to it, and how many ranges there are
-        // beside those of places that are given.
+        // How near a position must be to a range to extend it, and how many other ranges there are.
         number("$SLACK", 1_024),
         number("$RANGES", 8),
         form("$RANGE", "<dd"),
-        // How many places the search for the next waiter looks at.
+        // How many positions the search for the next waiter visits.
         number("$FURTHER", 4_096),
-        // How many releases of those who shared the lock are remembered.
+        // How many releases of sharers are remembered.
         number("$REMEMBERED", LockEntry::ENDED_KEPT as u64),
     ];
-    // One may begin with another.
+    // One name may begin with another.
     names.sort_by_key(|(name, _)| Reverse(name.len()));
     names
 });
 
-/// The fields behind a state's first byte.
+/// The fields after a state's first byte.
 fn body(form: &str) -> &str {
     form.get(2..).unwrap_or_default()
 }
 
 impl Scripts {
-    /// Puts the scripts together, with their early exits or without, each source line changed as
-    /// told.
+    /// Assembles the scripts, with or without their early exits; `change` edits each source line.
     fn with(exits: bool, change: impl Fn(&str) -> String) -> Self {
         let script = |file: &str| {
             let mut source = String::new();
@@ -201,11 +198,10 @@ impl Scripts {
     }
 }
 
-/// Appends a file without its comments, and with the fragments that it is the first to name.
+/// Appends a file without its comments, with the fragments that it is the first to name.
 ///
-/// What stands between a line that begins with `-- exit` and the next `-- end` is an early exit: a
-/// usual case that is done without looking any further. Nothing depends on whether it was taken, so
-/// a script without it does the same at a higher price.
+/// The lines between one that begins with `-- exit` and the next `-- end` are an early exit: a
+/// quick way through a usual case. The result is the same without it, only slower.
 fn paste<'a>(
     file: &'a str,
     exits: bool,
@@ -234,8 +230,8 @@ fn paste<'a>(
     }
 }
 
-/// A line with what it names. Few lines name anything, and every start of a program reads all of
-/// them.
+/// A line with its names replaced. Most lines have none, and every start of a program reads all
+/// lines.
 fn named(line: &str) -> Cow<'_, str> {
     if !line.contains('$') {
         return Cow::Borrowed(line);
@@ -251,7 +247,7 @@ pub(crate) mod tests {
     /// The one line that reads the server's clock.
     pub(crate) const CLOCK: &str = "local time = redis.call('TIME')";
 
-    /// How the one line begins in which a request is found to be late, by the real clock.
+    /// The start of the one line that compares a request's time limit with the real clock.
     const LATE: &str = "if not_after > 0 ";
 
     fn at_time_in(clock_key: &str, line: &str) -> String {
@@ -263,17 +259,18 @@ pub(crate) mod tests {
     }
 
     impl Scripts {
-        /// The same scripts, but for the time, which they read from a key.
+        /// The same scripts, with the time read from a key.
         pub(crate) fn at_time_in(clock_key: &str) -> Self {
             Self::with(true, |line| at_time_in(clock_key, line))
         }
 
-        /// Those without early exits, likewise.
+        /// The scripts without early exits, with the time read from a key.
         pub(crate) fn without_exits(clock_key: &str) -> Self {
             Self::with(false, |line| at_time_in(clock_key, line))
         }
 
-        /// The same scripts, but for the command with which they send messages, and the time.
+        /// The same scripts, with another command for notifications, and the time read from a key
+        /// if one is given.
         pub(crate) fn publishing_by(command: &str, clock_key: Option<&str>) -> Self {
             let publish = format!("'{command}'");
             Self::with(true, |line| {
@@ -328,7 +325,8 @@ pub(crate) mod tests {
             assert_eq!(differ, [(CLOCK, "local time = redis.call('MGET', 'clock:s', 'clock:us')")]);
             assert_eq!(real.source.lines().count(), tested.source.lines().count());
             assert_eq!(real.source.matches("TIME").count(), 1);
-            // So that those which can't publish differ from the real ones there alone.
+            // Otherwise scripts that can't publish would differ from the real ones elsewhere as
+            // well.
             let sent = real.source.matches("'PUBLISH'").count();
             assert_eq!(real.source.matches("PUBLISH").count(), sent);
         }

@@ -1,4 +1,4 @@
-//! Estimates a server's clock, so that the server can refuse late requests.
+//! Estimates a server's clock, so that the server can refuse delayed requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::classify::Verdict;
 
-/// The clock of one server, by that of this process.
+/// The clock of one server, relative to this process's clock.
 ///
-/// What it shows is taken for later than it was, by the time that the server's answer took. So the
-/// server refuses a request no later than its caller gives it up.
+/// The estimate is ahead by the time that the server's answer took. So the server refuses a request
+/// no later than its caller stops waiting for it.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     since: Instant,
-    /// What it showed then: µs since the Unix epoch, 0 where that is not known.
+    /// What the clock showed at `since`: µs since the Unix epoch, 0 if unknown.
     showed: AtomicU64,
 }
 
@@ -29,13 +29,13 @@ impl ServerClock {
         Self { since: Instant::now(), showed: AtomicU64::new(0) }
     }
 
-    /// Asks a server for it; every user of scripts has the right.
+    /// Reads the clock; every user of scripts has the right.
     pub(crate) fn question() -> Cmd {
         cmd("TIME")
     }
 
-    /// Takes in the answer to the [question](Self::question), which has just come. A server without
-    /// the command leaves it unknown.
+    /// Records the answer to the [request](Self::question), which has just arrived. For a server
+    /// without the command, the clock stays unknown.
     pub(crate) fn read<E>(&self, answer: &Result<Value, E>) {
         let Ok(Value::Array(parts)) = answer else { return };
         let number = |part: &Value| match part {
@@ -48,7 +48,7 @@ impl ServerClock {
         }
     }
 
-    /// Takes in what a server says that refuses a request as late.
+    /// Records the time in the error of a server that has refused a delayed request.
     pub(crate) fn hear(&self, verdict: &Verdict) {
         if let Some(time) = verdict.late_at {
             self.shows(time);
@@ -60,14 +60,14 @@ impl ServerClock {
         self.showed.store(then, Ordering::Relaxed);
     }
 
-    /// When a request is late that is sent now, and that its caller gives up then; 0 where that is
-    /// not known.
+    /// The time after which the server must refuse a request that is sent now and abandoned at
+    /// `given_up`; 0 if unknown.
     pub(crate) fn late_after(&self, given_up: Instant) -> u64 {
         let now = Instant::now();
         self.at(now.checked_add(VALID_FOR).map_or(given_up, |last| last.min(given_up)))
     }
 
-    /// What it shows at that moment of ours, or 0.
+    /// What it shows at this process's `moment`, or 0.
     fn at(&self, moment: Instant) -> u64 {
         match self.showed.load(Ordering::Relaxed) {
             0 => 0,

@@ -1,9 +1,9 @@
-//! Computes the slot of a key: which part of a cluster keeps it.
+//! Computes the slot of a key, which decides the node that keeps it.
 
-/// How many slots every cluster has.
+/// The number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key, by the hash tag in it if there is one (Redis Cluster specification, "Keys
+/// The slot of a key, from its hash tag if it has one (Redis Cluster specification, "Keys
 /// distribution model": CRC-16/XMODEM modulo 16384).
 pub(crate) fn slot_of(key: impl AsRef<[u8]>) -> u16 {
     let key = key.as_ref();

@@ -1,4 +1,4 @@
-//! Spells fences, kinds and labels for scripts and for records.
+//! Encodes fences, kinds and labels for scripts and for records.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use leasehold_core::{Fence, FenceBlock, Kind, Metadata, OwnerName};
 
 use crate::names::{read_asker, read_metadata, read_owner};
 
-/// What is kept of a holder for people, and when its lease was granted.
+/// What is stored about a holder for people, and when its lease was granted.
 #[derive(Debug)]
 pub(crate) struct About {
     /// µs since the Unix epoch.
@@ -18,8 +18,8 @@ pub(crate) struct About {
     pub(crate) asked_by: Option<OwnerName>,
 }
 
-/// Reads `SECONDS MICROS COUNT HOLDS OWNER METADATA [ASKER]`. Labels are for people: one that can't
-/// be read is none.
+/// Reads `SECONDS MICROS COUNT HOLDS OWNER METADATA [ASKER]`. Labels are for people, so an
+/// unreadable one counts as empty.
 pub(crate) fn read_about(text: &[u8]) -> Option<About> {
     let text = String::from_utf8_lossy(text);
     let mut words = text.splitn(7, ' ');
@@ -46,13 +46,13 @@ pub(crate) fn fence(epoch: u64, sequence: u64) -> Option<Fence> {
     Fence::new(epoch, sequence.checked_sub(Fence::ORIGIN_UNIX_US)?).ok()
 }
 
-/// The block of so many fences from one on; [`Fence::ZERO`] where none was issued.
+/// The block of `count` fences from `first` on; [`Fence::ZERO`] if none was issued.
 pub(crate) fn block(epoch: u64, first: u64, count: u32) -> Option<FenceBlock> {
     let first = if first == 0 { Fence::ZERO } else { fence(epoch, first)? };
     Some(FenceBlock::new(first, count))
 }
 
-/// The epoch and the sequence, counted from the Unix epoch, of a fence.
+/// The epoch of a fence, and its sequence, counted from the Unix epoch.
 pub(crate) fn unix_parts(fence: Fence) -> (u64, u64) {
     (fence.epoch(), fence.sequence().saturating_add(Fence::ORIGIN_UNIX_US))
 }

@@ -1,4 +1,4 @@
-//! Reads a stored lock by field; docs/wire.md has the formats.
+//! Reads a stored lock, field by field; docs/wire.md has the formats.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,23 +13,23 @@ use crate::classify;
 use crate::forms::{Pack as _, Packed, Shape, VERSION};
 use crate::spelling::{About, block, kind, read_about, read_label};
 
-/// A number that somebody wrote is no reason to show as many.
+/// A damaged number must not make the output huge.
 const LOST_SHOWN: usize = 256;
 
-/// What the field `state` has. Times are in µs since the Unix epoch.
+/// The content of the field `state`. Times are in µs since the Unix epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     pub(crate) kept: u64,
-    /// Of the lease, or of the last one if it was released.
+    /// The token of the lease, or of the last one if it was released.
     pub(crate) token: Option<Token>,
-    /// 0 where nobody has the lock alone.
+    /// 0 without an exclusive holder.
     pub(crate) ends: u64,
-    /// When something was last given; means nothing while nobody uses the lock.
+    /// When a lease was last granted; meaningless while the lock is idle.
     pub(crate) given: u64,
     pub(crate) following: u64,
     pub(crate) epoch: u64,
     pub(crate) waiters: u32,
-    /// Of places, each with its first and its last.
+    /// Ranges of queue positions, each with its first and last.
     pub(crate) ranges: Vec<(u64, u64)>,
     pub(crate) longest: u64,
     pub(crate) soonest: u64,
@@ -37,19 +37,19 @@ pub(crate) struct State {
     pub(crate) offset: u64,
     pub(crate) asked: bool,
     pub(crate) closed: u64,
-    /// 0 for a lock; means nothing while nobody uses it.
+    /// 0 for a lock; meaningless while it is idle.
     pub(crate) limit: u32,
-    /// Where a sweep of the line got to, and the least end that it met.
+    /// Where a sweep of the queue got to, and the earliest end that it met.
     pub(crate) walked: u64,
     pub(crate) least_window: u64,
     pub(crate) next_places: [u64; 2],
-    /// Those who share it; their fields may be fewer.
+    /// The number of sharers; fewer may have fields.
     pub(crate) holders: u32,
-    /// The permits that they have, or their bond.
+    /// The sharers' permits, or their bond.
     pub(crate) taken: u64,
     pub(crate) first_end: u64,
     pub(crate) nearest: u32,
-    /// Where a sweep of the sharers got to, and the least end that it met.
+    /// Where a sweep of the sharers got to, and the earliest end that it met.
     pub(crate) cursor: u32,
     pub(crate) least_end: u64,
 }
@@ -107,14 +107,14 @@ impl State {
         (known && packed.0.is_empty()).then_some(state)
     }
 
-    /// The present in the lock's time, which is ahead of the server's clock by so much.
+    /// The present in the lock's time, given the server's clock.
     pub(crate) fn ahead(&self, clock: u64) -> u64 {
         let in_use = self.ends > 0 || self.holders > 0 || self.waiters > 0 || self.closed > 0;
         let given = if in_use { self.given } else { 0 };
         given.saturating_sub(clock).max(self.offset)
     }
 
-    /// Who has the lock alone, by what is kept about it.
+    /// The exclusive holder, from what is stored about it.
     fn alone(&self, about: &[u8]) -> Option<Holder> {
         let about = read_about(about)?;
         let fences =
@@ -122,7 +122,8 @@ impl State {
         Some(Holder::of(self.token?, Mode::Exclusive, fences, self.ends, about))
     }
 
-    /// How many are before a place, at most; exact for the first, and where nobody gave up.
+    /// The greatest number of waiters before a position; exact for the first, and if no waiter has
+    /// left.
     fn position(&self, place: u64) -> u32 {
         let mut before: u64 = 0;
         for (head, tail) in &self.ranges {
@@ -136,8 +137,8 @@ impl State {
     }
 }
 
-/// What a script answers of who has a lock: the state, and what is kept of the one who stands in
-/// the way, or of whom asked.
+/// A script's answer about a lock's holder: the state, and what is stored about the blocking
+/// holder, or about the requesting one.
 #[derive(Debug)]
 pub(crate) struct Seen {
     state: State,
@@ -161,7 +162,7 @@ impl Seen {
         Some(Self { state, now, holder })
     }
 
-    /// When the lock could serve somebody at the earliest.
+    /// How long until the lock may be free.
     pub(crate) fn free_in(&self) -> Duration {
         let ends = self.holder.as_ref().map_or(0, |holder| holder.expires);
         Duration::from_micros(ends.max(self.state.closed).saturating_sub(self.now))
@@ -184,7 +185,7 @@ pub(crate) struct Stored {
     pub(crate) state: State,
     /// In the order of their grants.
     pub(crate) holders: Vec<Holder>,
-    /// In the order of their places.
+    /// In the order of their positions.
     pub(crate) waiters: Vec<Waiter>,
 }
 
@@ -248,7 +249,7 @@ fn read_mode(packed: &mut Packed<'_>, limit: u32) -> Option<Mode> {
     }
 }
 
-/// Reads the record of one who shares the lock: its number, and what it has.
+/// Reads the record of a sharer: its number, and its hold.
 pub(crate) fn read_sharer(token: Token, record: &[u8], limit: u32) -> Option<(u64, Holder)> {
     let mut packed = Packed(record);
     let (letter, number) = (packed.byte()?, packed.double()?);
@@ -287,14 +288,13 @@ pub(crate) fn read_waiter(token: Token, record: &[u8], limit: u32) -> Option<Wai
     })
 }
 
-/// Reads all fields of a lock; `None` when there are none. Scripts tell one from another by the
-/// same rules.
+/// Reads all fields of a lock; `None` if there are none. Scripts use the same rules.
 ///
 /// # Errors
 ///
-/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash without a lock's state,
+/// [`Foreign`](leasehold_core::ErrorKind::Foreign) for a hash without a lock's state.
 /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a lock in another version of the
-/// format, and [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for one that is damaged.
+/// format. [`Corrupt`](leasehold_core::ErrorKind::Corrupt) for a damaged lock.
 pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>> {
     if fields.is_empty() {
         return Ok(None);
@@ -328,8 +328,8 @@ pub(crate) fn read(fields: &HashMap<Vec<u8>, Vec<u8>>) -> Result<Option<Stored>>
     Ok(Some(Stored { state, holders, waiters }))
 }
 
-/// Whether the field of a record's number or place leads back to its token: somebody else may have
-/// removed it.
+/// Whether the field of a record's number or position leads back to its token; another program may
+/// have removed it.
 fn leads_back(fields: &HashMap<Vec<u8>, Vec<u8>>, record: &[u8], token: Token) -> bool {
     let mut packed = Packed(record);
     let (letter, Some(number)) = (packed.byte(), packed.double()) else { return false };
@@ -337,15 +337,16 @@ fn leads_back(fields: &HashMap<Vec<u8>, Vec<u8>>, record: &[u8], token: Token) -
     if letter == Some(b's') {
         name.byte(b'@').int(u32::try_from(number).unwrap_or(u32::MAX));
     } else {
-        // In the order of places, as bytes are ordered.
+        // As bytes in the order of positions.
         name.double(number).reverse();
     }
     fields.get(&name).is_some_and(|its| its == token.as_bytes())
 }
 
 impl Stored {
-    /// The holds whose fields somebody else removed, as the next script that looks for them writes
-    /// them anew: nobody knows of any that it is over until all is.
+    /// The holds whose fields another program removed, as the next script that looks for them
+    /// writes them again. Their ends are unknown, so all of them last until the latest possible
+    /// end.
     fn lost(&self, now: u64, retention: Duration) -> Vec<HolderInfo> {
         let State { kept, holders, taken, first_end, limit, ends, offset, .. } = self.state;
         let retention = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
@@ -376,14 +377,13 @@ impl Stored {
         each.take(lost.min(LOST_SHOWN)).collect()
     }
 
-    /// The last fence that was issued, if one was.
+    /// The last issued fence, if any.
     pub(crate) fn last_fence(&self) -> Option<Fence> {
         let State { epoch, following, .. } = self.state;
         Some(block(epoch, following.checked_sub(1)?, 1)?.last())
     }
 
-    /// The lock as it is when the server's clock shows a time, for people; `None` when nobody uses
-    /// it.
+    /// The lock at this time of the server's clock, for people; `None` if it is idle.
     pub(crate) fn describe(self, key: &Key, clock: u64, retention: Duration) -> Option<LockInfo> {
         let ahead = self.state.ahead(clock);
         let now = clock.saturating_add(ahead);
@@ -415,7 +415,7 @@ impl Stored {
 }
 
 impl Waiter {
-    /// When the place runs out.
+    /// When the position expires.
     pub(crate) const fn ends(&self) -> u64 {
         self.seen.saturating_add(self.window)
     }

@@ -1,6 +1,6 @@
-//! Secures connections by the TLS library of this build.
+//! Secures connections with the TLS library of this build.
 //!
-//! Certificates and host names are always verified; there is no way to say otherwise.
+//! Certificates and host names are always verified; this can't be turned off.
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 use leasehold_core::Reason;
@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use crate::address::{Endpoint, TlsFiles};
 use crate::classify::Verdict;
 
-/// A socket of any sort, secured or not.
+/// A socket of any type, secured or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// What carries it, where that is TCP.
+    /// The TCP connection below, if there is one.
     fn tcp(&self) -> Option<&TcpStream> {
         None
     }
@@ -47,7 +47,7 @@ impl Stream for tokio_native_tls::TlsStream<TcpStream> {
     }
 }
 
-/// How the sockets to one server are secured.
+/// The security of the sockets to one server.
 #[derive(Clone)]
 pub(crate) enum Tls {
     Off,
@@ -69,15 +69,15 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// How sockets are secured by what stood in the files when they were read last.
+/// The security according to the last read of the files.
 #[derive(Clone, Debug)]
 pub(crate) struct Current {
     pub(crate) connector: Tls,
-    /// How often they had been read before.
+    /// How many reads came before.
     pub(crate) number: u64,
 }
 
-/// The files that secure sockets, read again when what they said is refused.
+/// The files that secure sockets, read again after a refusal.
 #[derive(Debug)]
 pub(crate) struct Security {
     files: Option<TlsFiles>,
@@ -106,7 +106,7 @@ impl Security {
         self.lock().0.clone()
     }
 
-    /// What the files say, if that is not what the reading of this number said. Blocks.
+    /// The files' content, if it has changed since the read with this number. Blocks.
     pub(crate) fn renewed(&self, seen: u64) -> std::result::Result<Option<Current>, Verdict> {
         let Some(files) = &self.files else { return Ok(None) };
         let mut current = self.lock();
@@ -115,7 +115,7 @@ impl Security {
         }
         let unread = |error: Error| Verdict::misconfigured(error.to_string());
         let bytes = contents(files).map_err(unread)?;
-        // The system's authorities are not among these.
+        // The bytes exclude the system's authorities.
         if files.authorities.is_some() && bytes == current.1 {
             return Ok(None);
         }
@@ -182,7 +182,7 @@ impl Tls {
                 }
             }
         }
-        // The provider is named here so that nothing depends on what the process installed.
+        // The provider is set here, independent of what the process has installed.
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|_| Error::new(ErrorKind::Unsupported, "this build has no TLS version"))?
@@ -255,7 +255,7 @@ impl Tls {
     }
 }
 
-/// Whether the handshake failed because of what was said in it, or because the network did.
+/// Judges a failed handshake: either its content was refused, or the network failed.
 #[cfg(feature = "tls-rustls")]
 fn failed(error: &std::io::Error) -> Verdict {
     use crate::classify::{Stage, io_error};

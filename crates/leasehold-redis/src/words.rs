@@ -5,10 +5,9 @@ use leasehold_core::{Key, Token};
 use crate::forms::Pack as _;
 use crate::names::Names;
 
-/// The key of a lock, a token, and what is asked for the token, in one buffer.
+/// The key of a lock, a token, and the token's request, in one buffer.
 ///
-/// A request can so be put together by its caller, and sent with those of others by whichever task
-/// sends them.
+/// So a caller can encode its request, and any task can send it in a batch.
 #[derive(Debug)]
 pub(crate) struct Words {
     bytes: Vec<u8>,
@@ -16,16 +15,16 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// What most requests take.
+    /// The size of most requests.
     pub(crate) const BYTES: usize = 160;
 
-    /// What most take that ask for a place in line.
+    /// The size of most requests that queue.
     pub(crate) const IN_LINE: usize = 256;
 
     /// The bytes of a token.
     const TOKEN: usize = 16;
 
-    /// With room for so many bytes in all, and what `ask` adds to the key and the token.
+    /// A request in a buffer of `room` bytes; `ask` appends it after the key and the token.
     pub(crate) fn about(
         names: &Names,
         key: &Key,
@@ -45,12 +44,12 @@ impl Words {
         self.bytes.get(..self.key_ends).unwrap_or_default()
     }
 
-    /// The token and what is asked, one behind the other.
+    /// The token, followed by the request.
     pub(crate) fn token_and_asked(&self) -> &[u8] {
         self.bytes.get(self.key_ends..).unwrap_or_default()
     }
 
-    /// The token, and what is asked.
+    /// The token, and the request.
     pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
         self.token_and_asked().split_at_checked(Self::TOKEN).unwrap_or_default()
     }

@@ -184,7 +184,8 @@ fn a_leftover_is_given_an_expiry_and_taken_after_it_where_that_is_asked_for() {
     site.line("run a --interop redis-py -w 1s -- true").expect(75);
     assert_eq!(server.cli(&["PTTL", "a"]).trim(), "-1");
     let done = site.line("run a --interop redis-py --expire-leftovers 300ms -v -- true").expect(0);
-    for step in ["a lock without expiry was given one", "a lock left over without expiry was taken"]
+    for step in
+        ["a lock without an expiry got one", "a leftover lock without an expiry was acquired"]
     {
         let told = done.stderr.lines().filter(|line| line.contains(step) && line.contains("key=a"));
         assert_eq!(told.count(), 1, "{step}: {done:?}");

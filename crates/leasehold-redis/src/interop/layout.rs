@@ -8,27 +8,27 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use leasehold_core::{AcquireRequest, Error, ErrorKind, Key, Metadata, OwnerName, Result, Token};
 
-/// How another library keeps its locks, so that its programs and ours keep each other out.
+/// How another library stores its locks, so that its programs and leasehold's exclude each other.
 ///
 /// As text, a layout has the name of its library: `redis-py`, `python-redis-lock`, `node-redlock`,
 /// `redis-semaphore`, `redislock`, `redsync`, `symfony`, `spring:REGISTRY`, `shedlock:ENVIRONMENT`,
-/// `redisson`, `redisson-fenced`, and `plain` for a string that has none of these peculiarities.
+/// `redisson` or `redisson-fenced`. `plain` is a string without further peculiarities.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// A string at the lock's own name: 32 hexadecimal digits, and metadata behind them. All
-    /// libraries that keep a string accept it.
+    /// A string at the lock's own name: 32 hexadecimal digits, then the metadata. All libraries
+    /// that store a string accept it.
     Plain,
     /// redis-py (Python).
     RedisPy,
-    /// python-redis-lock: the string `lock:NAME`; a release leaves a word for those who wait in the
-    /// list `lock-signal:NAME`.
+    /// python-redis-lock: the string `lock:NAME`. A release leaves a signal for waiters in the list
+    /// `lock-signal:NAME`.
     PythonRedisLock,
     /// redlock (Node.js) and its forks, on one server.
     NodeRedlock,
     /// The mutex of redis-semaphore (Node.js): the string `mutex:NAME`.
     RedisSemaphore,
-    /// bsm/redislock (Go): the metadata stands behind the token.
+    /// bsm/redislock (Go): the metadata follows the token.
     Redislock,
     /// redsync (Go), on one server.
     Redsync,
@@ -42,16 +42,16 @@ pub enum Layout {
     },
     /// The Redis provider of ShedLock (Java): the string `job-lock:ENVIRONMENT:NAME`.
     ShedLock {
-        /// The environment that the provider was given; its own default is `default`.
+        /// The environment of the provider; ShedLock's own default is `default`.
         environment: String,
     },
     /// Redisson's `RLock` (Java): a hash at the lock's own name, which counts holds.
     Redisson,
-    /// Redisson's `RFencedLock` (Java): the same, with a number that grows with each hold.
+    /// Redisson's `RFencedLock` (Java): like `RLock`, with a number that grows with each hold.
     RedissonFenced,
 }
 
-/// What sort of value a layout keeps.
+/// The type of value that a layout stores.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Shape {
     Text,
@@ -59,7 +59,7 @@ pub(super) enum Shape {
     Set,
 }
 
-/// What has to be told to those who wait when a lock comes free.
+/// The signal to waiters when a lock becomes free.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Signal {
     None,
@@ -73,7 +73,7 @@ pub(super) enum Signal {
 }
 
 impl Layout {
-    /// All that need no further word, by their names.
+    /// The layouts without parameters, by their names.
     const NAMES: [(&'static str, Self); 10] = [
         ("plain", Self::Plain),
         ("redis-py", Self::RedisPy),
@@ -87,32 +87,32 @@ impl Layout {
         ("redisson-fenced", Self::RedissonFenced),
     ];
 
-    /// Whether the same owner's holds are counted in the server.
+    /// Whether the server counts the same owner's holds.
     #[must_use]
     pub const fn counts_holds(&self) -> bool {
         matches!(self, Self::Redisson | Self::RedissonFenced)
     }
 
-    /// Whether each grant has a number that is above all before it.
+    /// Whether each grant has a number above all earlier ones.
     #[must_use]
     pub const fn has_fences(&self) -> bool {
         matches!(self, Self::RedissonFenced)
     }
 
-    /// Whether text of the user's can be kept with the lease.
+    /// Whether a lease can store metadata.
     #[must_use]
     pub const fn has_metadata(&self) -> bool {
         !self.counts_holds() && !matches!(self, Self::ShedLock { .. })
     }
 
-    /// Whether the owner's name is kept with the lease; else others see what tells two holders
-    /// apart.
+    /// Whether a lease stores the owner's name. Otherwise others see only what distinguishes two
+    /// holders.
     #[must_use]
     pub const fn has_owner(&self) -> bool {
         matches!(self, Self::ShedLock { .. })
     }
 
-    /// Whether the keys of one lock have different slots.
+    /// Whether the keys of one lock are in different slots.
     pub(super) const fn spreads(&self) -> bool {
         matches!(self, Self::PythonRedisLock)
     }
@@ -137,7 +137,7 @@ impl Layout {
         }
     }
 
-    /// The key beside the lock's that scripts touch, if there is one.
+    /// The second key that scripts use, if the lock has one.
     pub(super) fn counter(&self, name: &Key) -> Option<String> {
         self.has_fences().then(|| format!("redisson_lock_token:{}", tagged(name.as_str())))
     }
@@ -157,7 +157,7 @@ impl Layout {
         }
     }
 
-    /// Patterns of the keys that its locks have, with what is the user's own made `literal`.
+    /// Patterns of the keys of its locks; `literal` escapes the user's own part.
     pub(crate) fn key_patterns(&self, literal: impl Fn(&str) -> String) -> Vec<String> {
         match self {
             Self::PythonRedisLock => vec!["lock:*".to_owned(), "lock-signal:*".to_owned()],
@@ -170,7 +170,7 @@ impl Layout {
         }
     }
 
-    /// The pattern of the channels on which those who wait are told, if they are.
+    /// The pattern of the channels that notify waiters, if there are any.
     pub(crate) fn channel_pattern(&self, literal: impl Fn(&str) -> String) -> Option<String> {
         match self {
             Self::Spring { registry } => Some(format!("{}-channel:*", literal(registry))),
@@ -179,7 +179,7 @@ impl Layout {
         }
     }
 
-    /// The commands that scripts and looks call for its locks.
+    /// The commands that its locks need.
     pub(crate) fn commands(&self, is_cluster: bool) -> Vec<&'static str> {
         let mut commands = match self.shape() {
             Shape::Text => vec!["type", "get", "set", "del", "pttl", "pexpire"],
@@ -214,7 +214,7 @@ impl Layout {
         commands
     }
 
-    /// The token as this layout writes it. A secret.
+    /// The token in this layout's form. A secret.
     #[must_use]
     pub fn token(&self, token: &Token) -> String {
         let bytes = token.as_bytes();
@@ -230,7 +230,7 @@ impl Layout {
         }
     }
 
-    /// Whether the token stands at the end of the value, not at its beginning.
+    /// Whether the token is at the end of the value, not at its beginning.
     pub(super) const fn token_is_last(&self) -> bool {
         matches!(self, Self::ShedLock { .. })
     }
@@ -249,15 +249,15 @@ impl Layout {
         }
     }
 
-    /// What a stored value tells of its holder. Nothing of the token, which is a secret, where it
-    /// is written as the library does.
+    /// What a stored value shows of its holder. It leaves out the token, which is a secret, if the
+    /// value has the library's form.
     pub(super) fn read(&self, value: &[u8]) -> (OwnerName, Metadata) {
         let text = String::from_utf8_lossy(value);
         let owner = |text: &str| OwnerName::new(text).unwrap_or_default();
         match self {
             Self::ShedLock { .. } => {
                 let host = text.split_once('@').map_or("", |(_, host)| host);
-                // Newer versions have a number of their own behind it.
+                // Newer versions append a number.
                 let host = match host.rsplit_once(':') {
                     Some((host, token)) if token.len() == UUID_BYTES => host,
                     _ => host,
@@ -270,7 +270,7 @@ impl Layout {
                         Some(format!("client {}, thread {thread}", client.get(..8)?))
                     },
                 );
-                // Another program's own idea of a holder is all that there is to tell.
+                // Another program's value is all there is to show.
                 (owner(told.as_deref().unwrap_or(&text)), Metadata::default())
             }
             _ => {
@@ -303,7 +303,7 @@ impl FromStr for Layout {
 
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a name that is none of these.
+    /// [`ErrorKind::Config`] for any other name.
     fn from_str(text: &str) -> Result<Self> {
         if let Some((_, layout)) = Self::NAMES.iter().find(|(name, _)| *name == text) {
             return Ok(layout.clone());
@@ -346,18 +346,18 @@ fn uuid(token: &Token) -> String {
     text
 }
 
-/// As many bytes as a library has random ones, from those that ours has.
+/// As many bytes as the library's random part has, made from leasehold's token.
 fn stretched<const N: usize>(bytes: &[u8; 16]) -> [u8; N] {
     let mut all = bytes.iter().cycle();
     std::array::from_fn(|_| all.next().copied().unwrap_or_default())
 }
 
-/// A name between braces, unless it has some.
+/// A name in braces, unless it already has braces.
 fn tagged(name: &str) -> String {
     if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") }
 }
 
-/// Whether it is a client's number in hex digits, mostly a UUID, and that of a thread.
+/// Whether it is a client's number in hexadecimal digits, usually a UUID, and a thread's number.
 fn is_of_redisson((client, thread): (&str, &str)) -> bool {
     client.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
         && !thread.is_empty()

@@ -1,7 +1,7 @@
 //! Locks in the layouts of other libraries.
 //!
-//! What can't be had there is refused: no line, no shared holds, no semaphores, no fences but
-//! Redisson's, no cool-down. Leases are what they are elsewhere.
+//! The layouts support exclusive leases only, so other requests are refused: queues, shared holds,
+//! semaphores, cooldowns, and fences except Redisson's. Leases work as in other stores.
 
 mod layout;
 mod native;
@@ -36,25 +36,26 @@ use crate::listen::Source;
 use crate::store::RedisStore;
 use crate::transport::{Deadline, Delivery};
 
-/// How long a lock without expiry is taken to be held yet.
+/// How long a lock without expiry counts as held.
 const WITHOUT_END: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Locks of another library's in a Redis or Valkey server: a [`RedisStore`] that keeps them as that
+/// Locks of another library in a Redis or Valkey server: a [`RedisStore`] that stores them as that
 /// library does.
 ///
-/// Cheap to clone. A lock's name is its key in the server, but for what the [`Layout`] puts before
-/// it; the store's own prefix is not used.
+/// Cheap to clone. A lock's name is its key in the server, after the prefix of the [`Layout`]; the
+/// store's own prefix is not used.
 ///
 /// # Guarantees
 ///
-/// Every operation is one script. A lease is granted only where the key was free, and renewed and
-/// ended only where it is still its holder's. Who waits is woken by the server's tracking of keys,
-/// whatever program ended the lease, and a holder is told in the same way when its lease was ended
-/// by another. On borrowed connections keys are not tracked: waiters ask, and a loss is found by
-/// the next renewal.
+/// Every operation is one script. A lease is granted only if the key was free, and renewed and
+/// ended only while it belongs to its holder.
 ///
-/// There is no line: of those who wait one is lucky. What a release finds gone is
-/// [`Release::NotHeld`] also where nobody took it since.
+/// The server tracks keys. So waiters wake up when any program ends a lease, and a holder learns in
+/// the same way that another program has ended its lease. On borrowed connections keys are not
+/// tracked: waiters poll, and the next renewal detects a loss.
+///
+/// There is no queue, so waiters are served in any order. Releasing an expired lease is always
+/// [`Release::NotHeld`], even if the lock has been free since.
 #[derive(Clone, Debug)]
 pub struct InteropStore {
     inner: RedisStore,
@@ -66,9 +67,9 @@ struct Shared {
     requests: Requests,
     native: Native,
     watches: Arc<Watches>,
-    /// Numbers in the place of fences, to tell the leases of this process apart.
+    /// Numbers instead of fences, which distinguish the leases of this process.
     numbers: AtomicU64,
-    /// Locks that were given an expiry here.
+    /// Locks that this store has given an expiry.
     adopted: Mutex<HashSet<Key>>,
 }
 
@@ -91,32 +92,33 @@ impl InteropStore {
         Self { inner, shared: Arc::new(shared) }
     }
 
-    /// Gives a lock that is found without any expiry this one, so that it comes free then: it is
-    /// the leftover of a program that died between two commands. The default is to leave it alone,
-    /// since some libraries hold locks without expiry on purpose.
+    /// Gives this expiry to a lock that is found without any, so that it becomes free: it was left
+    /// by a program that died between two commands. By default such a lock is left alone, since
+    /// some libraries hold locks without expiry on purpose.
     ///
-    /// That one was given an expiry, and that one was taken over, is logged as a warning each.
+    /// A warning is logged for each lock that gets an expiry, and for each that is acquired
+    /// afterwards.
     #[must_use]
     pub fn leftovers(self, expiry: Ttl) -> Self {
         let requests = Requests { leftovers: Some(expiry), ..self.shared.requests.clone() };
         Self::with(self.inner, requests)
     }
 
-    /// How many messages to waiters of the other library could not be sent, for want of a right:
-    /// they find out in their own time. The log tells the first as a warning. See
+    /// How many notifications to the other library's waiters could not be sent for lack of a right.
+    /// Those waiters rely on their own timers. The first one is logged as a warning. See
     /// [`RedisStore::messages_lost`].
     #[must_use]
     pub fn messages_lost(&self) -> u64 {
         self.inner.messages_lost()
     }
 
-    /// How its locks are kept.
+    /// The layout of its locks.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.shared.requests.layout
     }
 
-    /// Where keys are tracked for those who wait and hold.
+    /// The servers that track the keys of waiters and holders.
     fn tracked(&self) -> Option<Servers> {
         match &**self.inner.shared.wake.as_ref()?.here() {
             Source::Own(access) => Some(Servers::One(Arc::clone(access))),
@@ -156,7 +158,7 @@ impl InteropStore {
         self.inner.check_ttl(request.ttl).map_err(|it| self.inner.named(it, "acquire", key))
     }
 
-    /// The fences of a grant: the number that the server gave, or one of our own.
+    /// The fences of a grant: the server's number, or one of this process.
     fn fences(&self, number: u64) -> FenceBlock {
         let number = match number {
             0 => self.shared.numbers.fetch_add(1, Ordering::Relaxed),
@@ -234,7 +236,7 @@ impl InteropStore {
         error.with_effect(Effect::NotApplied)
     }
 
-    /// Asks what a script says of a key. The answer is `None` if it can't be read.
+    /// The answer of a script about a key; `None` if it can't be read.
     async fn look(
         &self,
         call: Call<'static>,
@@ -258,22 +260,22 @@ impl InteropStore {
     fn tell_of_leftover(&self, key: &Key) {
         let expiry = self.shared.requests.leftovers.map(|expiry| expiry.to_string());
         let expiry = expiry.unwrap_or_default();
-        tracing::warn!(target: "leasehold", %key, %expiry, "a lock without expiry was given one");
+        tracing::warn!(target: "leasehold", %key, %expiry, "a lock without an expiry got one");
         self.adopted().insert(key.clone());
     }
 
     fn tell_of_takeover(&self, key: &Key) {
         if self.shared.requests.leftovers.is_some() && self.adopted().remove(key) {
-            tracing::warn!(target: "leasehold", %key, "a lock left over without expiry was taken");
+            tracing::warn!(target: "leasehold", %key, "a leftover lock without an expiry was acquired");
         }
     }
 
-    /// Gives back what was granted and does not count.
+    /// Abandons grants that don't count.
     async fn give_back(&self, requests: &[AcquireRequest], deadline: Deadline) -> Effect {
         let mut effect = Effect::NotApplied;
         for request in requests {
             if request.holds > NonZeroU32::MIN {
-                // The holds before it are none of its business; the next answer sets it right.
+                // The request does not know the earlier holds; the next answer corrects the count.
                 return Effect::Applied;
             }
             let call = self.shared.requests.end_call(&request.key, request.token, 0);
@@ -313,14 +315,14 @@ impl InteropStore {
         let answer = answer.map_err(|verdict| self.inner.error(&verdict, operation, Some(key)))?;
         match &answer.value {
             Value::Int(held) => Ok(*held == 1),
-            // Messages stood behind it, which were sent meanwhile.
+            // The notifications after it were sent meanwhile.
             Value::Array(parts) if **parts == [Value::Int(1)] => Ok(true),
             _ => Err(self.unreadable(operation, Some(key))),
         }
     }
 }
 
-/// What came of asking for locks.
+/// The result of an acquisition.
 enum Taken {
     Held { again: bool, all: Vec<FenceBlock> },
     Busy { place: usize, busy: Busy },
@@ -337,7 +339,7 @@ impl Store for InteropStore {
             Ok(match taken {
                 Taken::Held { again, all } => {
                     let fences = all.first().copied().unwrap_or_else(|| self.fences(0));
-                    // A lease that a waiter is told of as its own would be taken for handed over.
+                    // To a waiter, `Already` would mean that the queue has granted it the lock.
                     if again && request.queue.is_none() {
                         Acquire::Already(Already::new(fences, request.holds.get()))
                     } else {
@@ -349,7 +351,7 @@ impl Store for InteropStore {
                         let window = queue.window.duration();
                         let watches = &self.shared.watches;
                         watches.waits(&request.key, queue.ticket, request.token, window);
-                        // All who wait are first: there is no line.
+                        // Every waiter is first: there is no queue.
                         let place = queue.place.unwrap_or(Place::from_number(1));
                         let Busy { retry_after, holder, .. } = busy;
                         Acquire::Waiting(Waiting::new(
@@ -374,7 +376,7 @@ impl Store for InteropStore {
             let deadline = Deadline::after(within);
             let longest = requests.iter().map(|request| request.ttl.duration()).max();
             let delivery = self.inner.confirmed_renewal(longest.unwrap_or_default());
-            // One that can't be done is not done by half.
+            // A renewal with a successor is unsupported, so it is left out as a whole.
             let can_be = |request: &&RenewRequest| request.successor.is_none();
             let calls = requests.iter().filter(can_be);
             let calls: Vec<_> =
@@ -494,7 +496,8 @@ impl Store for InteropStore {
             {
                 let before = before.clone();
                 let number = self.look(counter, key, deadline).await.unwrap_or_default();
-                // The number is that of its holder only if nobody came in between.
+                // The number belongs to this holder only if the lock has not changed hands in
+                // between.
                 looked = self.look(requests.look_call(key), key, deadline).await?;
                 if let Some(Some(Answered::Busy { value: number, .. })) = number
                     && let Some(Some(Answered::Busy { value, .. })) = &looked
@@ -579,7 +582,7 @@ impl Store for InteropStore {
     fn capability(&self) -> Capability {
         let tracked = self.tracked().is_some();
         let mut capability = Capability::NONE;
-        // Without messages, waiting in line would be asking at a slower pace.
+        // Without notifications, a wait in the queue would only be a slower poll.
         (capability.queue, capability.wake, capability.tells_loss) = (tracked, tracked, tracked);
         capability.sets = !self.inner.shared.transport.is_spread()
             && self.layout().shape() == layout::Shape::Text;

@@ -1,8 +1,8 @@
 //! Ends a lease by a server's own command that deletes a key if it has a given value.
 //!
 //! Such a command takes the server a seventh of a script's time, and the same single round trip.
-//! Whether a server has one is found out beside the script, in the same go, and remembered. What it
-//! does not answer with "deleted" is for the script to say.
+//! The first release sends it together with the script, and remembers whether the server has it.
+//! For any answer but "deleted", the script's answer decides.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::classify::{Next, Verdict};
 use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
 
-/// Which command the server has, as far as it is known: one after the other is tried.
+/// Which command the server has, according to the tries so far.
 #[derive(Debug, Default)]
 pub(super) struct Native(AtomicU8);
 
@@ -28,7 +28,7 @@ impl Native {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes in that the server has the command that was tried under this state, or has not.
+    /// Records whether the server has the command that was tried in this state.
     fn learn(&self, state: u8, has_it: bool) {
         let next = match (state, has_it) {
             (TRY_DELIFEQ | HAS_DELIFEQ, true) => HAS_DELIFEQ,
@@ -36,11 +36,11 @@ impl Native {
             (TRY_DELEX | HAS_DELEX, true) => HAS_DELEX,
             _ => HAS_NONE,
         };
-        // Another call may have learnt more.
+        // Another call may have recorded more.
         self.0.fetch_max(next, Ordering::Relaxed);
     }
 
-    /// Deletes a key that has this value, or whatever the script says.
+    /// Deletes a key that has this value, or else returns the script's answer.
     pub(super) async fn end(
         &self,
         (key, value): (&str, &str),
@@ -106,7 +106,7 @@ mod tests {
     use crate::classify;
     use crate::script::Script;
 
-    /// A server that has one of the commands, or none, and whose answer to it is this one.
+    /// A server with one of the commands, or none, and this answer to it.
     #[derive(Debug, Default)]
     struct Server {
         has: &'static str,
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What came of a release, and what the server was asked for it.
+    /// The result of a release, and the commands that the server got for it.
     async fn release(native: &Native, server: &Server) -> (i64, String) {
         let script = Script::new("return 7".to_owned());
         let call = Call::new(&script, &["a"]);
@@ -175,7 +175,7 @@ mod tests {
             (Native::default(), Server { has: "DELIFEQ", deleted: 1, ..Server::default() });
         assert_eq!(release(&native, &server).await, (1, "DELIFEQ EVALSHA".to_owned()));
         assert_eq!(release(&native, &server).await, (1, "DELIFEQ".to_owned()));
-        // It found another value than it knew: the script says whose it is.
+        // The value has changed, so the script decides whose lease it is.
         server.deleted = 0;
         assert_eq!(release(&native, &server).await, (7, "DELIFEQ EVALSHA".to_owned()));
         server.denies = true;

@@ -10,7 +10,7 @@ use super::layout::{Layout, Shape, Signal};
 use crate::call::Call;
 use crate::script::Script;
 
-/// The scripts of each sort of value.
+/// The scripts of each type of value.
 #[derive(Debug)]
 struct Scripts {
     text: Three,
@@ -63,7 +63,7 @@ pub(super) enum Answered {
         number: u64,
     },
     Busy {
-        /// Which lock it is; of one that was looked at, how many times it is held.
+        /// Which lock it is; for a look, how many times it is held.
         place: usize,
         /// `None` without an expiry.
         left: Option<Duration>,
@@ -76,13 +76,13 @@ pub(super) enum Answered {
     },
 }
 
-/// What the requests of a store depend on.
+/// The settings of a store's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     pub(super) layout: Layout,
-    /// What a lock without expiry is given.
+    /// The expiry for a lock without one.
     pub(super) leftovers: Option<Ttl>,
-    /// Whether locks are spread over servers.
+    /// Whether the store is a cluster.
     pub(super) spread: bool,
 }
 
@@ -136,12 +136,12 @@ impl Requests {
         Ok(call)
     }
 
-    /// What a grant stores, if a release has to do no more than to delete that: a command of the
-    /// server's own may do it. In a cluster scripts do, since they are routed by their keys.
+    /// The value of a grant if a release only has to delete it: then the server's own command may
+    /// do that. In a cluster scripts do it, since they are routed by their keys.
     pub(super) fn lasting_value(&self, request: &AcquireRequest) -> Option<String> {
         let layout = &self.layout;
         let tells_nobody = layout.signal(&request.key) == Signal::None;
-        // One with the time of day in it is another value each time it is asked for.
+        // A value that contains the time of day differs with each request.
         let lasts = layout.shape() == Shape::Text && !layout.token_is_last();
         (tells_nobody && lasts && !self.spread).then(|| layout.value(request))
     }
@@ -174,7 +174,7 @@ impl Requests {
                 call.arg(u8::from(layout.token_is_last())).arg(token).arg(channel).arg(message);
             }
             Shape::Hash => {
-                // Redisson's clients listen in the way that suits their servers.
+                // Redisson's clients subscribe in the way that suits the server.
                 let publish = if self.spread { "SPUBLISH" } else { "PUBLISH" };
                 call.arg(token).arg(remaining).arg(channel).arg(message).arg(publish);
             }
@@ -196,7 +196,7 @@ impl Requests {
         call
     }
 
-    /// Looks at the counter of a fenced lock, as at any other text.
+    /// Reads the counter of a fenced lock, like any other text.
     pub(super) fn look_at_counter_call(&self, key: &Key) -> Option<Call<'static>> {
         let mut call = Call::new(&SCRIPTS.look, &[self.layout.counter(key)?]);
         call.arg("string");
@@ -204,7 +204,7 @@ impl Requests {
     }
 }
 
-/// Whether an answer is one that replicas have to have.
+/// Whether replicas have to confirm an answer.
 pub(super) fn is_grant(value: &Value) -> bool {
     matches!(value, Value::Array(parts) if matches!(parts.first(), Some(Value::Int(1 | 2))))
 }
@@ -228,7 +228,7 @@ fn left(value: Option<&Value>) -> Option<Option<Duration>> {
     Some(u64::try_from(number(value)?).ok().map(Duration::from_millis))
 }
 
-/// The place of a lock among those asked for, which scripts count from 1.
+/// The index of a lock in its request, which scripts count from 1.
 fn place(value: Option<&Value>) -> usize {
     let counted = number(value).and_then(|number| usize::try_from(number).ok());
     counted.unwrap_or_default().saturating_sub(1)
@@ -258,7 +258,7 @@ pub(super) fn acquired(value: Value) -> Option<Answered> {
     }
 }
 
-/// Reads the answer to a look: nothing for a lock that is free.
+/// Reads the answer to a look: `Some(None)` for a free lock.
 #[expect(clippy::option_option, reason = "an answer that can't be read is not a free lock")]
 pub(super) fn looked(value: Value) -> Option<Option<Answered>> {
     let Value::Array(parts) = value else { return None };

@@ -1,4 +1,4 @@
-//! Keeps a connection to one server that tracks keys, for as long as a caller needs it.
+//! Keeps a key-tracking connection to one server for as long as a caller needs it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +17,14 @@ use crate::address::Endpoint;
 use crate::classify::Verdict;
 use crate::connection::pause_after;
 
-/// How often a connection on which nothing came is asked for a sign of life, and how long it has.
+/// How often an idle connection gets a request for a sign of life, and how long the answer may
+/// take.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How many keys are looked at in one go.
+/// How many keys are read at once.
 const LOOK_MAX: usize = 100;
 
-/// The keys that one server is to track.
+/// The keys for one server to track.
 #[derive(Debug, Default)]
 pub(super) struct TrackedKeys {
     keys: Mutex<Keys>,
@@ -32,9 +33,9 @@ pub(super) struct TrackedKeys {
 
 #[derive(Debug, Default)]
 struct Keys {
-    /// With whether the server has to be asked for them although their slot is not its own yet.
+    /// The keys. `true` if the key needs `ASKING`, since its slot still belongs to another server.
     all: HashMap<String, bool>,
-    /// To be looked at.
+    /// The keys to read next.
     fresh: HashSet<String>,
 }
 
@@ -43,7 +44,7 @@ impl TrackedKeys {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a key looked at, and tracked from then on.
+    /// Reads a key, which is tracked from then on.
     pub(super) fn put(&self, key: String, asking: bool) {
         {
             let mut keys = self.keys();
@@ -53,7 +54,7 @@ impl TrackedKeys {
         self.changed.notify_one();
     }
 
-    /// Has all keys looked at.
+    /// Reads all keys again.
     pub(super) fn doubt(&self) {
         {
             let mut keys = self.keys();
@@ -62,12 +63,12 @@ impl TrackedKeys {
         self.changed.notify_one();
     }
 
-    /// Whether a key is asked for although its slot is not the server's own yet.
+    /// Whether a key needs `ASKING`.
     pub(super) fn is_moving(&self, key: &str) -> bool {
         self.keys().all.get(key) == Some(&true)
     }
 
-    /// All that are looked after yet.
+    /// All keys that are still watched.
     fn all(&self, watches: &Watches) -> Vec<String> {
         let mut keys = self.keys();
         keys.fresh.clear();
@@ -91,36 +92,35 @@ impl TrackedKeys {
     }
 }
 
-/// What a tracker says of itself.
+/// What a tracker reports.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// It has looked at all its keys, which are tracked now.
+    /// It has read all its keys, which are now tracked.
     Tracks {
-        /// Some were, before.
+        /// Whether some were tracked before.
         again: bool,
     },
-    /// It can't for now, and goes on trying.
+    /// It fails for now, and keeps trying.
     Fails(Verdict),
-    /// A key is not there any more.
+    /// A key is no longer on this server.
     Elsewhere {
         key: String,
-        /// Where the server said that it can be asked for while it is moved, with the keys of its
-        /// slot.
+        /// The server that imports the key's slot.
         moving_to: Option<Endpoint>,
     },
 }
 
-/// Why a connection was given up.
+/// Why a connection was abandoned.
 enum End {
-    /// It has ended, or gives no answer.
+    /// It has ended, or does not answer.
     Silent,
-    /// The server refuses to say what stands at the keys.
+    /// The server refuses to return the keys' values.
     Refused(Verdict),
-    /// Nobody wants to be told any more.
+    /// The listener is gone.
     Unwanted,
 }
 
-/// Which server it is; `None` where there is one.
+/// The server; `None` if there is only one.
 pub(super) type Place = Option<Endpoint>;
 
 /// Tracks keys at one server.
@@ -134,7 +134,7 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    /// Connects, for as long as it takes, and tells of changes.
+    /// Connects, retrying as long as needed, and reports changes.
     pub(super) async fn run(self) {
         let (mut failures, mut again) = (0_u32, false);
         loop {
@@ -151,7 +151,10 @@ impl Tracker {
             };
             failures = failures.saturating_add(1);
             again = true;
-            tracing::debug!(why = verdict.message(), "locks are not tracked");
+            tracing::debug!(
+                why = verdict.message(),
+                "the server does not track keys; waiters poll"
+            );
             if self.report(Report::Fails(verdict)).await.is_err() {
                 return;
             }
@@ -163,7 +166,7 @@ impl Tracker {
         self.reports.send((self.place.clone(), report)).await.map_err(|_| End::Unwanted)
     }
 
-    /// Tells of changes until the connection ends, or gives no answer.
+    /// Reports changes until the connection ends or stops answering.
     async fn follow(&self, tracking: Tracking, again: bool) -> End {
         match self.follow_on(tracking, again).await {
             Ok(never) => match never {},
@@ -192,7 +195,7 @@ impl Tracker {
                 () = self.keys.changed.notified() => self.keys.take_fresh(),
                 () = self.access.left(&from) => return Err(End::Silent),
                 () = sleep(PING_EVERY) => match self.keys.one() {
-                    // Its answer tells also whether the key's slot is there yet.
+                    // The answer also shows whether the key's slot is still there.
                     Some(key) => vec![key],
                     None => {
                         let ping = redis::cmd("PING");
@@ -204,7 +207,7 @@ impl Tracker {
                     }
                 },
             };
-            // What came at the same time is looked at in one go.
+            // Reads simultaneous changes together.
             while let Ok(push) = tracking.pushes.try_recv() {
                 keys.extend(self.changed(Some(push))?);
             }
@@ -212,7 +215,7 @@ impl Tracker {
         }
     }
 
-    /// The keys that a push says have changed.
+    /// The keys that a push reports as changed.
     fn changed(&self, push: Option<PushInfo>) -> Result<Vec<String>, End> {
         let Some(push) = push else { return Err(End::Silent) };
         match push.kind {
@@ -226,18 +229,18 @@ impl Tracker {
                     };
                     keys.into_iter().filter_map(text).collect()
                 }
-                // All keys are gone.
+                // The server has dropped all keys.
                 _ => self.keys.all(&self.watches),
             }),
             _ => Ok(Vec::new()),
         }
     }
 
-    /// Looks at some locks and tells of what it finds.
+    /// Reads some locks and reports the results.
     async fn look(&self, tracking: &mut Tracking, keys: &[String]) -> Result<(), End> {
         let shape = self.watches.layout.shape();
         let mut pipeline = Pipeline::with_capacity(keys.len().saturating_mul(2));
-        // Where the two answers about each key are.
+        // The positions of each key's two answers.
         let mut places = Vec::with_capacity(keys.len());
         for key in keys {
             let asking = self.keys.is_moving(key);
@@ -273,7 +276,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// The server does not say what stands at a key: another one may.
+    /// The server refuses to return a key's value; another one may return it.
     async fn refused(&self, key: &str, verdict: Verdict, from: &Endpoint) -> Result<(), End> {
         let Some(redirect) = &verdict.redirect else { return Err(End::Refused(verdict)) };
         let host = if redirect.host.is_empty() { from.host() } else { &redirect.host };
@@ -283,7 +286,7 @@ impl Tracker {
     }
 }
 
-/// Reads what stands at a key, which is tracked from then on.
+/// Reads a key's value, which the server tracks from then on.
 fn question(shape: Shape, key: &str) -> [Cmd; 2] {
     let mut value = match shape {
         Shape::Text => redis::cmd("GET"),

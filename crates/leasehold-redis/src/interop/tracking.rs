@@ -1,11 +1,11 @@
-//! Has servers track the keys that they store.
+//! Makes servers track the keys that they store.
 //!
-//! A program of another library wakes nobody of ours, and tells no holder that it took the lock
-//! away. The server does: it tells a connection that tracks its keys of every change to what it has
-//! read. The expiry of a key is told late, so waiters have timers of their own for that.
+//! Other libraries' programs send no notifications to leasehold's waiters, or to a holder whose
+//! lock they took. The server itself notifies a connection that tracks keys of every change to keys
+//! that it has read. It reports an expiry with a delay, so waiters have their own timers for that.
 //!
-//! In a cluster each node that has a key which is looked after gets a connection, and a key whose
-//! slot is moved is followed there.
+//! In a cluster, each node with a watched key gets a connection. If the key's slot moves, the
+//! tracking follows it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::cluster::{Cluster, Map};
 use crate::listen::QUEUE_MAX;
 use crate::transport::{Deadline, here};
 
-/// When a key is looked for again that no node was known to have.
+/// When a key without a known node is looked up again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Reports that wait to be read.
+/// How many reports may wait to be read.
 const REPORTS_MAX: usize = 64;
 
 /// The servers that track keys.
@@ -46,7 +46,7 @@ impl Servers {
         }
     }
 
-    /// Where each key is; `None` for one whose slot no node is known to have.
+    /// The place of each key; `None` if its slot has no known node.
     async fn places(&self, keys: &[String]) -> Result<Vec<Option<Place>>, Verdict> {
         Ok(match self {
             Self::One(_) => keys.iter().map(|_| Some(None)).collect(),
@@ -56,7 +56,7 @@ impl Servers {
         })
     }
 
-    /// One of them.
+    /// Any of them.
     async fn any(&self) -> Result<Place, Verdict> {
         match self {
             Self::One(_) => Ok(None),
@@ -72,7 +72,7 @@ impl Servers {
     }
 }
 
-/// Opens a connection, and returns once its server tracks for it.
+/// Opens a connection, and returns once its server tracks keys for it.
 pub(super) async fn listen(
     servers: Servers,
     watches: Arc<Watches>,
@@ -99,13 +99,14 @@ pub(super) async fn listen(
             homeless: HashSet::new(),
             again_at: None,
         };
-        // It ends when nobody wants to be told any more.
+        // It ends when the listener is gone.
         drop(all.run(reported, changes, doubts, ready).await);
     })
     .await
 }
 
-/// The messages of a task that listens, with those that it starts. It ends with this.
+/// The messages of a listening task, which ends when this is dropped, as do the tasks that it
+/// starts.
 #[derive(Debug)]
 struct ByTask {
     queue: mpsc::Receiver<Wake>,
@@ -114,9 +115,9 @@ struct ByTask {
 }
 
 impl ByTask {
-    /// Starts the task on the runtime of its connection, and returns once it says that it listens.
-    /// The task gets where to send messages, what tells it of doubts, and whom to tell when it is
-    /// ready.
+    /// Starts the task on the runtime of its connection, and returns once the task reports that it
+    /// listens. The task gets a sender for its messages, a signal of doubts, and a sender for its
+    /// readiness.
     async fn start<F>(
         there: &Handle,
         deadline: Deadline,
@@ -153,7 +154,7 @@ impl Listener for ByTask {
         Box::pin(async move {
             match self.queue.recv().await {
                 Some(wake) => wake,
-                // The runtime of the connection has ended; waiters have their own timers.
+                // The connection's runtime has ended; waiters have their own timers.
                 None => std::future::pending().await,
             }
         })
@@ -164,13 +165,13 @@ impl Listener for ByTask {
     }
 }
 
-/// Nobody wants to be told any more.
+/// The listener is gone.
 struct Unwanted;
 
-/// A tracker at one server. It ends with this.
+/// A tracker at one server, which ends when this is dropped.
 struct Node {
     keys: Arc<TrackedKeys>,
-    /// It tracks nothing for now.
+    /// Whether it fails to track keys for now.
     is_silent: bool,
     task: AbortHandle,
 }
@@ -187,9 +188,9 @@ struct Trackers {
     messages: mpsc::Sender<Wake>,
     reports: mpsc::Sender<(Place, Report)>,
     nodes: HashMap<Place, Node>,
-    /// Where each key is tracked, or about to be.
+    /// Where each key is tracked, or soon will be.
     placed: HashMap<String, Place>,
-    /// Keys whose slot no node is known to have, which are looked for again then.
+    /// Keys without a known node, to be looked up again at `again_at`.
     homeless: HashSet<String>,
     again_at: Option<Instant>,
 }
@@ -204,11 +205,11 @@ impl Trackers {
     ) -> Result<(), Unwanted> {
         self.place(self.watches.all()).await;
         if self.nodes.is_empty() {
-            // Whether the server lets us is to be known before somebody counts on it.
+            // Connects now, so that a refusal is known before waiters rely on it.
             match self.servers.any().await {
                 Ok(place) => drop(self.node(&place)),
                 Err(verdict) => {
-                    // The receiver may have run out of time.
+                    // The receiver may have timed out.
                     drop(ready.send(Err(verdict)));
                     return Ok(());
                 }
@@ -248,7 +249,7 @@ impl Trackers {
         }
     }
 
-    /// The tracker there, started if there is none.
+    /// The tracker at that place, started if needed.
     fn node(&mut self, place: &Place) -> &Node {
         let Self { servers, watches, messages, reports, nodes, .. } = self;
         nodes.entry(place.clone()).or_insert_with(|| {
@@ -265,7 +266,7 @@ impl Trackers {
         })
     }
 
-    /// Has keys tracked where they are.
+    /// Tracks keys where they are.
     async fn place(&mut self, keys: impl IntoIterator<Item = String>) {
         let keys = self.watches.known(keys);
         if keys.is_empty() {
@@ -321,7 +322,7 @@ impl Trackers {
             }
             Report::Elsewhere { key, moving_to } => {
                 if self.placed.get(&key).is_none_or(|at| *at != place) {
-                    // It is known to be.
+                    // This was known before.
                     return Ok(());
                 }
                 match moving_to {
@@ -346,7 +347,7 @@ impl Trackers {
         self.messages.send(wake).await.map_err(|_| Unwanted)
     }
 
-    /// Follows the keys to where they are now.
+    /// Moves the tracking of keys to their current places.
     async fn rearrange(&mut self) -> Result<(), Unwanted> {
         let was_silent = self.is_silent();
         self.nodes.retain(|place, _| self.servers.is_of_them(place));
@@ -374,10 +375,10 @@ impl Trackers {
     }
 }
 
-/// Returns when the nodes, or what they have, are other ones than before.
+/// Returns when the nodes or their slots change.
 async fn changed(changes: &mut Option<watch::Receiver<Option<Arc<Map>>>>) {
     if let Some(changes) = changes
-        // Its sender lives in the cluster, which the caller has.
+        // The sender belongs to the cluster, which the caller holds.
         && changes.changed().await.is_ok()
     {
         return;

@@ -1,4 +1,4 @@
-//! Knows which locks are waited for or held, and what to report about them.
+//! Keeps a list of the locks that are waited for or held, and decides what to report about them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use super::layout::Layout;
 use crate::classify::{self, Verdict};
 
-/// How long after its end a lease, or a place, is still looked after.
+/// How long after its end a lease or a wait is still watched.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// The locks that are looked after. All handles of a store share it.
+/// The watched locks. All handles of a store share them.
 #[derive(Debug)]
 pub(super) struct Watches {
     pub(super) layout: Layout,
     state: Mutex<State>,
-    /// There is something to be looked at.
+    /// Notified when a key has to be read.
     pub(super) changed: Notify,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Watches {
 struct State {
     /// By their keys in the server.
     locks: HashMap<String, Watched>,
-    /// To be looked at.
+    /// The keys to read next.
     fresh: HashSet<String>,
-    /// How many there were when those that are over were last dropped.
+    /// How many locks remained after the last clean-up.
     kept: usize,
     /// How many leases have begun.
     begun: u64,
@@ -53,10 +53,10 @@ struct Waiter {
 struct Holder {
     token: Token,
     fence: Fence,
-    /// What stands at the key, where that is known and lasts.
+    /// The value at the key, if it is known and stays the same.
     value: Option<String>,
     until: Instant,
-    /// Which lease it is, counted from 1.
+    /// The lease's number, counted from 1.
     number: u64,
 }
 
@@ -69,7 +69,7 @@ impl Watched {
 }
 
 impl State {
-    /// What is known of a lock, from now on at least.
+    /// The entry of a watched lock, created if needed.
     fn watch(&mut self, stored: String, name: &Key) -> &mut Watched {
         if self.locks.len() > self.kept.saturating_mul(2).saturating_add(64) {
             let now = Instant::now();
@@ -94,7 +94,7 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody waits for a lock, and will have asked again after `window`.
+    /// Records a waiter, which will send its next request within `window`.
     pub(super) fn waits(&self, name: &Key, ticket: u64, token: Token, window: Duration) {
         let until = Instant::now() + window.saturating_add(SLACK);
         self.state()
@@ -104,7 +104,7 @@ impl Watches {
         self.changed.notify_one();
     }
 
-    /// Somebody holds a lock.
+    /// Records a holder.
     pub(super) fn holds(&self, name: &Key, token: Token, fence: Fence, ttl: Duration) {
         let until = Instant::now() + ttl.saturating_add(SLACK);
         {
@@ -119,7 +119,7 @@ impl Watches {
         self.changed.notify_one();
     }
 
-    /// What a lease is kept as.
+    /// Records the stored value of a lease.
     pub(super) fn holds_by(&self, name: &Key, token: Token, value: String) {
         if let Some(watched) = self.state().locks.get_mut(&self.layout.key(name)) {
             let ours = watched.holders.iter_mut().find(|holder| holder.token == token);
@@ -127,14 +127,14 @@ impl Watches {
         }
     }
 
-    /// What a lease is kept as, if that is known.
+    /// The stored value of a lease, if it is known.
     pub(super) fn value_of(&self, name: &Key, token: Token) -> Option<String> {
         let state = self.state();
         let holders = &state.locks.get(&self.layout.key(name))?.holders;
         holders.iter().find(|holder| holder.token == token)?.value.clone()
     }
 
-    /// A lease runs on.
+    /// Records that a lease was renewed.
     pub(super) fn renewed(&self, name: &Key, token: Token, ttl: Duration) {
         let until = Instant::now() + ttl.saturating_add(SLACK);
         if let Some(watched) = self.state().locks.get_mut(&self.layout.key(name)) {
@@ -143,7 +143,7 @@ impl Watches {
         }
     }
 
-    /// Whatever becomes of what the token has is its owner's own doing.
+    /// Forgets what the token has: the owner itself ends it.
     pub(super) fn forget(&self, name: &Key, token: Token) {
         let stored = self.layout.key(name);
         let mut state = self.state();
@@ -156,7 +156,7 @@ impl Watches {
         }
     }
 
-    /// The fence of the lease of ours that a value is of.
+    /// The fence of this process's lease with this value.
     pub(super) fn fence_of(&self, name: &Key, value: &[u8]) -> Option<Fence> {
         let state = self.state();
         let holders = &state.locks.get(&self.layout.key(name))?.holders;
@@ -164,7 +164,7 @@ impl Watches {
         ours.map(|holder| holder.fence)
     }
 
-    /// The fence under which a token has its lease already.
+    /// The fence with which a token already holds its lease.
     pub(super) fn fence_under(&self, name: &Key, token: Token) -> Option<Fence> {
         let state = self.state();
         let holders = &state.locks.get(&self.layout.key(name))?.holders;
@@ -180,24 +180,24 @@ impl Watches {
         }
     }
 
-    /// All that are looked after.
+    /// All watched keys.
     pub(super) fn all(&self) -> Vec<String> {
         let mut state = self.state();
         state.fresh.clear();
         state.locks.keys().cloned().collect()
     }
 
-    /// Those that are to be looked at.
+    /// The keys to read next.
     pub(super) fn take_fresh(&self) -> Vec<String> {
         std::mem::take(&mut self.state().fresh).into_iter().collect()
     }
 
-    /// Whether a key is looked after.
+    /// Whether a key is watched.
     pub(super) fn has(&self, key: &str) -> bool {
         self.state().locks.contains_key(key)
     }
 
-    /// Those of some keys that are looked after, in order.
+    /// The watched ones among some keys, in order.
     pub(super) fn known(&self, keys: impl IntoIterator<Item = String>) -> Vec<String> {
         let state = self.state();
         let mut known: Vec<_> =
@@ -212,8 +212,8 @@ impl Watches {
         self.state().begun
     }
 
-    /// What is to be told of a lock in which these hold, as a question was answered that was sent
-    /// when `begun` leases had begun.
+    /// The reports about a lock, from what was read. `begun` is how many leases had begun when the
+    /// read was sent.
     pub(super) fn tell(&self, stored: &str, seen: &Seen, begun: u64) -> Vec<Wake> {
         let now = Instant::now();
         let mut state = self.state();
@@ -221,8 +221,7 @@ impl Watches {
         let Watched { name, waiters, holders } = watched;
         let mut told = Vec::new();
         holders.retain(|holder| {
-            // The server may have answered before it granted a later one, which is yet to be looked
-            // at.
+            // The server may have answered before a later grant, whose read is still to come.
             let is_in = holder.number > begun
                 || seen.values.iter().any(|value| self.is_of(value, &holder.token));
             if !is_in {
@@ -242,20 +241,20 @@ impl Watches {
     }
 }
 
-/// What stands at a key.
+/// What was read at a key.
 pub(super) struct Seen {
     /// The string, the fields, or the members.
     values: Vec<Vec<u8>>,
-    /// How long it is there yet, if that has an end.
+    /// The time left until it expires, if it does.
     left: Option<Duration>,
 }
 
 impl Seen {
-    /// Reads the answers to what was asked: the value, and how long it is there yet.
+    /// Reads both answers: the value, and its time to live.
     ///
     /// # Errors
     ///
-    /// What the server said in place of an answer, which tells nothing of the lock.
+    /// The server's error, which shows nothing about the lock.
     pub(super) fn read(value: &Value, left: &Value) -> Result<Self, Verdict> {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => Some(bytes.clone()),
@@ -271,7 +270,8 @@ impl Seen {
         let values = match value {
             Value::Array(values) | Value::Set(values) => values.iter().filter_map(text).collect(),
             value => match refused(value) {
-                // What is no lock of this layout is another program's: held, by no lease of ours.
+                // A value outside this layout belongs to another program: the lock is held, but not
+                // by this process.
                 Some(verdict) if verdict.kind == ErrorKind::Foreign => vec![Vec::new()],
                 Some(verdict) => return Err(verdict),
                 None => text(value).into_iter().collect(),

@@ -1,23 +1,23 @@
 //! Decides which sentinels to believe if they name different primaries.
 //!
-//! Of one deployment, the highest epoch counts: one that was cut off, or is behind, may still name
-//! a primary that has been replaced. Sentinels of another deployment, which watch another primary
-//! by the same name, have epochs of their own, which say nothing. They are told apart by whom each
-//! of them knows.
+//! Within one deployment, the highest epoch counts. A sentinel that was cut off, or lags behind,
+//! may still name a replaced primary. Sentinels of another deployment watch another primary by the
+//! same name, and their epochs can't be compared. Deployments are distinguished by which sentinels
+//! know each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::address::Endpoint;
 use crate::classify::Verdict;
 
-/// What one sentinel says.
+/// The answer of one sentinel.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     pub(crate) sentinel: Endpoint,
     pub(crate) found: Result<Found, Verdict>,
-    /// Whom it knows, if it was to be learnt.
+    /// The sentinels that it knows, if they could be read.
     pub(crate) circle: Option<Circle>,
-    /// Why no fail-over can be agreed on, if it was asked and says so.
+    /// Why a fail-over can't be agreed on, if it reports that.
     pub(crate) no_quorum: Option<String>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Found {
     pub(crate) epoch: u64,
 }
 
-/// A sentinel's own id, and those of the others that it knows.
+/// A sentinel's own id, and the ids of the others that it knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Circle {
     pub(super) own: String,
@@ -43,10 +43,10 @@ impl Circle {
     }
 }
 
-/// An answer that names a primary, and whose it is.
+/// An answer that names a primary, with its sentinel.
 pub(crate) type Answer<'a> = (&'a Said, &'a Found);
 
-/// The answers by deployment, the one with most sentinels first.
+/// The answers by deployment, the largest deployment first.
 pub(crate) fn deployments(said: &[Said]) -> Vec<Vec<Answer<'_>>> {
     let mut all: Vec<Vec<Answer<'_>>> = Vec::new();
     for one in said {
@@ -62,8 +62,8 @@ pub(crate) fn deployments(said: &[Said]) -> Vec<Vec<Answer<'_>>> {
     all
 }
 
-/// How many sentinels these are. One that is reached under several names counts once, if it says
-/// who it is.
+/// How many sentinels these are. A sentinel that is reached under several names counts once, if it
+/// reports its id.
 pub(crate) fn voters<'a>(said: impl Iterator<Item = &'a Said>) -> usize {
     let (named, nameless): (Vec<_>, Vec<_>) =
         said.map(|one| &one.circle).partition(|it| it.is_some());
@@ -71,7 +71,7 @@ pub(crate) fn voters<'a>(said: impl Iterator<Item = &'a Said>) -> usize {
     ids.len().saturating_add(nameless.len())
 }
 
-/// Two names under which one sentinel answers.
+/// Two names of the same sentinel.
 pub(crate) fn twins(said: &[Said]) -> Option<(&Endpoint, &Endpoint)> {
     let mut known = BTreeMap::new();
     said.iter().find_map(|one| {
@@ -80,8 +80,8 @@ pub(crate) fn twins(said: &[Said]) -> Option<(&Endpoint, &Endpoint)> {
     })
 }
 
-/// Whether two sentinels are of one deployment, as far as can be told: one may know nobody for a
-/// moment, after a reset, and not every user may ask whom they know.
+/// Whether two sentinels belong to one deployment. It is assumed if it is unknown: after a reset a
+/// sentinel may briefly know no others, and some users lack the right to read which it knows.
 fn same((one, found): &Answer<'_>, (other, theirs): &Answer<'_>) -> bool {
     match (&one.circle, &other.circle) {
         (Some(one), Some(other)) => found.endpoint == theirs.endpoint || one.meets(other),
@@ -89,8 +89,8 @@ fn same((one, found): &Answer<'_>, (other, theirs): &Answer<'_>) -> bool {
     }
 }
 
-/// The primary to believe in; `None` where no sentinel names one. That of most sentinels, and of
-/// their answers that of the highest epoch.
+/// The primary to use: from the deployment with the most sentinels, the answer in the highest
+/// epoch. `None` if no sentinel names a primary.
 pub(crate) fn believed(said: &[Said]) -> Option<Result<Found, Verdict>> {
     let deployments = deployments(said);
     let most = deployments.first()?;
@@ -108,9 +108,10 @@ pub(crate) fn believed(said: &[Said]) -> Option<Result<Found, Verdict>> {
     newest(most).cloned().map(Ok)
 }
 
-/// Of one deployment's answers, the one that counts: that of the highest epoch. Sentinels agree on
-/// a primary within an epoch, unless somebody is pointing them at another one after the other; then
-/// it is what most of them say, and the first that answered where as many say the one as the other.
+/// The answer of one deployment that counts: the one in the highest epoch.
+///
+/// Within an epoch, sentinels agree on a primary, unless an operator is redirecting them one after
+/// the other. Then the majority counts, and the first answer if there is none.
 pub(crate) fn newest<'a>(deployment: &[Answer<'a>]) -> Option<&'a Found> {
     let epoch = deployment.iter().map(|(_, found)| found.epoch).max()?;
     let newest = || deployment.iter().filter(|(_, found)| found.epoch == epoch);
@@ -129,7 +130,7 @@ mod tests {
         Endpoint::Tcp { host: "h".into(), port, tls: None }
     }
 
-    /// A sentinel that names a primary in an epoch, and the ids that it knows, its own first.
+    /// A sentinel that names a primary in an epoch, with the ids that it knows, its own first.
     fn says(port: u16, epoch: u64, ids: Option<&str>) -> Said {
         let circle = ids.map(|ids| {
             let mut ids = ids.chars().map(String::from);
@@ -164,7 +165,7 @@ mod tests {
         let (here, moved) = (says(7, 3, Some("abc")), says(8, 3, Some("cab")));
         for said in [[&moved, &here, &here], [&here, &moved, &here], [&here, &here, &moved]] {
             let mut said = said.map(Clone::clone);
-            // Told apart, as three sentinels are.
+            // Distinct, like three sentinels.
             for (one, id) in said.iter_mut().zip(["a", "b", "c"]) {
                 one.circle.as_mut().unwrap().own = id.to_owned();
             }
@@ -183,7 +184,7 @@ mod tests {
                 assert_eq!(primary(&said), Some(at(7)), "epoch {epoch}, place {place}");
             }
         }
-        // Three in two deployments, and two that came late to one of them.
+        // Three in two deployments, and two late ones of one of them.
         let late = [says(7, 0, Some("ab")), says(8, 9, Some("x")), says(7, 0, Some("ba"))];
         assert_eq!(primary(&late), Some(at(7)));
         assert_eq!(deployments(&late).len(), 2);
