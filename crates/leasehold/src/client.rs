@@ -301,7 +301,7 @@ impl Client {
         let answer = store.force_release(&request, config.call_timeout).await;
         let answer =
             answer.map_err(|error| self.inner().explain(error, "force-release").on_key(&key))?;
-        tracing::info!(target: "leasehold", %key, %fence, ?answer, "force release");
+        tracing::info!(target: "leasehold", %key, %fence, ?answer, "force-release");
         if answer == ForceRelease::Released {
             self.inner().audience.tell(&key, fence, None, None, LockEventKind::Forced);
         }

@@ -276,8 +276,8 @@ impl Hub {
         if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
             tracing::warn!(
                 target: "leasehold",
-                "leases are handed over without a message; waiters ask instead (does the server \
-                 let scripts publish, and does a proxy pass messages on?)"
+                "leases are handed over without a notification; waiters poll instead (does the \
+                 server let scripts publish, and does a proxy pass notifications on?)"
             );
         }
         self.lines.doubts.notify_one();
@@ -326,7 +326,7 @@ impl Server {
 
     fn fail(&self, error: &Error) {
         if self.stand.set(Stand::Silent) == Stand::Opening {
-            tracing::warn!(target: "leasehold", %error, "no wake channel; waiters ask instead");
+            tracing::warn!(target: "leasehold", %error, "no wake channel; waiters poll instead");
         }
     }
 
