@@ -300,7 +300,7 @@ pub enum Ask {
         /// How many.
         holders: u32,
     },
-    /// The lock has no holder, or none with that fence.
+    /// The lock has no such holder.
     NotHeld,
 }
 

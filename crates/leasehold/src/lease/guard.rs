@@ -82,7 +82,7 @@ impl Guard {
         self.end_well(Afterwards::AsGranted).await
     }
 
-    /// Ends the lease, and says how that went.
+    /// Ends the lease, and reports how that went.
     ///
     /// # Cost
     ///
