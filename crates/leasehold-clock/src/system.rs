@@ -4,12 +4,12 @@ use leasehold_core::{Clock, Moment};
 
 /// The machine's clock: it only goes forward, independent of the time of day.
 ///
-/// * Linux, Android and OpenBSD: `CLOCK_BOOTTIME`, which counts while the machine sleeps and is the
+/// - Linux, Android and OpenBSD: `CLOCK_BOOTTIME`, which counts while the machine sleeps and is the
 ///   same for all processes of a time namespace.
-/// * macOS and iOS: `CLOCK_MONOTONIC`, which there counts sleep too and is the same for all
+/// - macOS and iOS: `CLOCK_MONOTONIC`, which there counts sleep too and is the same for all
 ///   processes.
-/// * Other Unix systems: `CLOCK_MONOTONIC`; whether it counts sleep is up to the system.
-/// * Windows and others: `std::time::Instant`, counted from the first reading in the process.
+/// - Other Unix systems: `CLOCK_MONOTONIC`; whether it counts sleep is up to the system.
+/// - Windows and others: `std::time::Instant`, counted from the first reading in the process.
 ///   Windows' counter includes sleep. Moments of two processes can't be compared there.
 ///
 /// A reading costs about 25 ns. It can't block or fail.
