@@ -37,6 +37,7 @@ mod oneself;
 mod operators;
 mod outages;
 mod package;
+mod pages;
 mod places;
 mod raw;
 mod readme;
