@@ -10,7 +10,7 @@ use std::path::Path;
 const WORDS: &[(&str, usize)] = &[
     ("ARCHITECTURE.md", 2500),
     ("CONTRIBUTING.md", 2100),
-    ("README.md", 610),
+    ("README.md", 600),
     ("SECURITY.md", 700),
     ("docs/chooser.md", 800),
     ("docs/command.md", 900),
