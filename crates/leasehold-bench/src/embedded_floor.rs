@@ -34,7 +34,7 @@ impl Word {
         // SAFETY: mapped while this lives, page-aligned, and changed only atomically.
         let word = unsafe { self.0.as_ref() };
         let changed = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-        ensure!(changed.is_ok(), "somebody else is inside");
+        ensure!(changed.is_ok(), "another thread is inside");
         Ok(())
     }
 }

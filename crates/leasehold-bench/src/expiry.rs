@@ -225,7 +225,7 @@ async fn stampede(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let before = server.calls();
-    let first = tasks.join_next().await.context("somebody waits")??;
+    let first = tasks.join_next().await.context("there are waiters")??;
     let late = asked.elapsed().saturating_sub(ttl);
     // By then, any other client that the expiry wakes has sent its requests.
     tokio::time::sleep(Duration::from_millis(300)).await;

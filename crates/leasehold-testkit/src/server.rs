@@ -221,7 +221,7 @@ enum StartError {
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::PortTaken => write!(f, "somebody else took the server's port"),
+            Self::PortTaken => write!(f, "another program took the server's port"),
             Self::Other(message) => f.write_str(message),
         }
     }

@@ -1,4 +1,4 @@
-//! The torture finds what is wrong: each test gives it a broken command instead of leasehold.
+//! The fault test finds bugs: each test gives it a broken command instead of leasehold.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-/// Reads the arguments of `run` and `elect` as leasehold does. Everything else does nothing, but
-/// for `ls` and `show`, which tell of free locks.
+/// Reads the arguments of `run` and `elect` as leasehold does. Other commands do nothing, except
+/// `ls` and `show`, which report free locks.
 const COMMAND: &str = r#"#!/bin/sh
 verb=$1; shift
 case $verb in
@@ -40,8 +40,8 @@ $now\"
 /// One lock for all names.
 const LOCK: &str = "exec 9>everything; flock 9\n";
 
-/// Tortures a command that ends like this, for five seconds and until so many have ended; what the
-/// torture said.
+/// Tests a command with this last line, for five seconds and until this many commands have ended;
+/// returns the output.
 fn tortured(end: &str, locks: &str, commands: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("broken");
@@ -70,7 +70,7 @@ const FREE: &str = "{\\\"locks\\\":[]}";
 
 #[test]
 fn a_command_that_locks_nothing_is_found() {
-    // Enough for each kind of command to meet the others, on a slow machine too.
+    // Enough for each kind of command to meet the others, even on a slow machine.
     let said = tortured(&format!("{FENCES}\"$@\"\n"), FREE, "400");
     for lock in ["ex/", "rw/0", "sem/0"] {
         finds(&said, lock, "while another acted inside");

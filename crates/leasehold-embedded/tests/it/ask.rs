@@ -15,7 +15,7 @@ pub(crate) fn ttl(ms: u64) -> Ttl {
     Ttl::new(Duration::from_millis(ms)).unwrap()
 }
 
-/// Asks for a lease of half an hour: no test waits for its end.
+/// A request for a lease of half an hour: tests don't wait for its end.
 pub(crate) fn request(name: &str) -> AcquireRequest {
     AcquireRequest::new(key(name), Token::generate().unwrap(), ttl(1_800_000))
 }

@@ -1,9 +1,9 @@
-//! Processes that are killed at a system call, or whose system call fails, at every one in turn.
+//! Kills processes at a system call, or makes the call fail, at every call in turn.
 //!
-//! A process opens a store, takes, renews and gives back a lock, and closes the store. Another one
-//! follows it call by call (ptrace(2)) and, at the n-th, kills it or makes the call fail. What is
-//! left is judged from outside: whoever comes next gets in and gets the lock, no lease that
-//! somebody holds was lost, and nothing that others have put there was touched.
+//! A process opens a store, acquires, renews and releases a lock, and closes the store. Another one
+//! follows it call by call (ptrace(2)) and, at the n-th, kills it or makes the call fail. The
+//! result is judged from outside: the next process gets in and gets the lock, held leases survive,
+//! and foreign files are untouched.
 //!
 //! A few calls of each life are tried; `LEASEHOLD_CALLS=all` tries all of them.
 
@@ -23,23 +23,21 @@ use crate::child::{Child, say};
 use crate::header;
 use crate::processes::soon;
 
-/// How many calls of a life are tried, unless all are.
+/// How many calls of a run are tried, unless all are.
 const CALLS: usize = 24;
 
-/// A lease of a life that is shared with a fork ends with this, not with the life.
+/// If a fork shares the run's session, its lease ends with this time, not with the run.
 const TTL_MS: u64 = 300;
 
-// --- What is followed
-
-/// Calls nothing else does, around what is followed.
+/// Makes a call that is otherwise unused, around the followed part.
 fn mark() {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
-/// What the process does: its outcome, said when it was neither killed nor broken.
+/// The task of the process. It prints its outcome if it was neither killed nor disturbed.
 pub(crate) async fn in_child(path: &Path, name: &str) {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     say(&format!("{}", unsafe { libc::syscall(libc::SYS_gettid) }));
     io::stdin().read_line(&mut String::new()).unwrap();
     mark();
@@ -53,7 +51,7 @@ pub(crate) async fn in_child(path: &Path, name: &str) {
 
 async fn live(path: &Path, forks: bool) -> leasehold_core::Result<()> {
     let store = EmbeddedStore::open(path)?;
-    // One that has the store open, and below one that has the session, too.
+    // Forks twice: once with the store open, and below once with the session as well.
     if forks {
         crate::fork::one_that_reads_on();
     }
@@ -69,7 +67,7 @@ async fn live(path: &Path, forks: bool) -> leasehold_core::Result<()> {
     }
     let fences = match answer? {
         Acquire::Granted(grant) => grant.fences,
-        // Whoever had it last is dead, and could not be looked at.
+        // The last holder is dead, but could not be checked.
         other => return Err(Error::new(ErrorKind::Unavailable, format!("{other:?}"))),
     };
     if forks {
@@ -83,27 +81,25 @@ async fn live(path: &Path, forks: bool) -> leasehold_core::Result<()> {
     Ok(())
 }
 
-// --- Who follows
-
 fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the requests made here change the traced process only, or write to `data`, which
-    // points to what they fill.
+    // SAFETY: the requests made here change only the traced process, or write to `data`, which
+    // points to their target.
     let done = unsafe { libc::ptrace(request, tid, address, data) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A call that is about to be made, or was made just now.
+/// The begin or the end of a call.
 struct Stop {
     number: i64,
     arguments: [u64; 2],
     entering: bool,
 }
 
-/// A process whose main thread is followed. Dropped, it is let go of.
+/// A process with a traced main thread. Dropping this detaches from it.
 struct Followed {
     child: Child,
     tid: i32,
-    /// Open until the judgement is made, since forks live as long as it.
+    /// Open until the judgement, since forks live as long as it is.
     input: ChildStdin,
 }
 
@@ -121,7 +117,7 @@ impl Followed {
         followed
     }
 
-    /// Waits until the thread stands still: `None` if it has ended.
+    /// Waits until the thread stops: `None` if it has ended.
     fn wait(&self) -> Option<libc::c_int> {
         let mut status = 0;
         // SAFETY: waits for a traced thread; `status` outlives the call.
@@ -130,7 +126,7 @@ impl Followed {
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
     }
 
-    /// Goes on to the next call's beginning or end.
+    /// Continues to the begin or end of the next call.
     fn next(&self) -> Option<Stop> {
         let mut signal = 0;
         loop {
@@ -139,7 +135,7 @@ impl Followed {
             if stopped == libc::SIGTRAP | 0x80 {
                 break;
             }
-            // A stop of ptrace's own, or a signal, which is passed on.
+            // A stop of ptrace's own; or a signal, which is passed on.
             signal = if stopped == libc::SIGTRAP { 0 } else { stopped };
         }
         // `struct ptrace_syscall_info`: the kind of stop, then three words, then the call's number
@@ -161,7 +157,7 @@ impl Followed {
         })
     }
 
-    /// Makes the call that is about to be made fail with an error's number.
+    /// Makes the call that is about to begin fail with this error number.
     fn fail(&self, error: i32) {
         self.change(|registers| registers.orig_rax = u64::MAX);
         let end = self.next().unwrap();
@@ -178,8 +174,8 @@ impl Followed {
         ptrace(libc::PTRACE_SETREGS, self.tid, 0, data).unwrap();
     }
 
-    /// Lets the life begin, and hands each of its calls to `at` until that is content or the life
-    /// is over: how many calls there were.
+    /// Lets the run begin, and passes each of its calls to `at` until that returns `true` or the
+    /// run is over. Returns the number of calls.
     fn follow(&mut self, mut at: impl FnMut(&mut Self, usize, &Stop) -> bool) -> usize {
         self.input.write_all(b"\n").unwrap();
         let (mut inside, mut calls) = (false, 0);
@@ -202,7 +198,7 @@ impl Followed {
         }
     }
 
-    /// Kills the process, which stands still.
+    /// Kills the stopped process.
     fn kill(&mut self) {
         let pid = i32::try_from(self.child.process.pid()).unwrap();
         if pid != self.tid {
@@ -219,8 +215,8 @@ impl Followed {
     }
 }
 
-/// An error with which a call may fail on a full disk or a machine in trouble; none for calls that
-/// have nothing to do with files, or can't fail in earnest.
+/// An error that the call may return on a full disk or a failing machine; `None` for calls that
+/// don't concern files, or can't fail in practice.
 fn error_of(call: &Stop) -> Option<i32> {
     let unlocks = call.number == libc::SYS_flock && call.arguments[1] == 8;
     match call.number {
@@ -257,18 +253,16 @@ fn error_of(call: &Stop) -> Option<i32> {
     }
 }
 
-// --- What is judged
-
-/// In which state a life finds the directory.
+/// The state in which a run finds the directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Found {
-    /// It is not there.
+    /// The directory does not exist.
     Nothing,
-    /// A store that nobody uses, with a detached lease in it.
+    /// An unused store with a detached lease.
     Closed,
-    /// A store of another start of the machine, whose leases are void.
+    /// A store of another start of the machine, so its leases are void.
     Void,
-    /// A store in which somebody holds a lock.
+    /// A store with a held lock.
     InUse,
 }
 
@@ -311,7 +305,7 @@ impl Scene {
         scene
     }
 
-    /// Looks at what a life has left, and leaves it as a life finds it.
+    /// Judges what a run has left, and restores the state.
     async fn judge(&self, what: &str, last: &mut Option<FenceBlock>) {
         for path in &self.theirs {
             assert_eq!(fs::read(path).unwrap(), b"theirs", "{what}: {}", path.display());
@@ -337,7 +331,7 @@ impl Scene {
     }
 }
 
-/// Which calls of so many are tried.
+/// Which of the calls are tried.
 fn chosen(calls: usize) -> Vec<usize> {
     if std::env::var_os("LEASEHOLD_CALLS").is_some_and(|which| which == "all") {
         return (1..=calls).collect();
@@ -345,7 +339,7 @@ fn chosen(calls: usize) -> Vec<usize> {
     (0..CALLS).map(|n| 1 + n * calls / CALLS).collect()
 }
 
-/// How many calls a life makes that finds the directory like this.
+/// How many calls a run makes that finds the directory in this state.
 async fn whole(found: Found, forks: bool) -> usize {
     let scene = Scene::set(found).await;
     let mut life = Followed::start(&scene.path, forks);
@@ -375,10 +369,10 @@ async fn kill_at_each_call(found: Found, forks: bool) {
         killed += usize::from(was_killed);
         if was_killed {
             scene.judge(&format!("{found:?}, killed at call {at} of {calls}"), &mut last).await;
-            // Forks live until here, where the input ends that they read from.
+            // Forks read from the input, and so live until here.
             drop(life);
         } else {
-            // Its way was a little shorter than that of the first.
+            // It made a few calls less than the first run.
             life.let_go().end();
         }
         if matches!(found, Found::Nothing | Found::Void) {
@@ -426,7 +420,7 @@ async fn fail_each_call(found: Found) {
     assert!(refused > 0);
 }
 
-/// Runs on this thread alone, as ptrace wants it.
+/// Runs on this thread alone, as ptrace requires.
 fn run(body: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(body);
 }

@@ -1,6 +1,6 @@
 //! Other processes: this test binary, started again with a task.
 //!
-//! A child says what it has done in lines that start with `@`, and ends when its input ends.
+//! A child prints what it has done in lines that start with `@`, and ends when its input ends.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -26,12 +26,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts a process with a task: its name, and a word for it.
+    /// Starts a process with a task: its name, and an argument.
     pub(crate) fn start(store: &Path, task: &str) -> Self {
         Self::start_by(&[], store, task)
     }
 
-    /// Starts a process by another program, which is given this one as its last arguments.
+    /// Starts a process through another program, which gets this one as its last arguments.
     pub(crate) fn start_by(by: &[&str], store: &Path, task: &str) -> Self {
         let this = std::env::current_exe().unwrap();
         let mut words = by.iter().map(AsRef::as_ref).chain([this.as_os_str()]);
@@ -49,41 +49,41 @@ impl Child {
         Self { process, lines }
     }
 
-    /// Starts a process and waits until it says this.
+    /// Starts a process and waits until it prints this.
     pub(crate) fn that_says(store: &Path, task: &str, what: &str) -> Self {
         let mut child = Self::start(store, task);
         child.wait_for(what);
         child
     }
 
-    /// Waits until the process says this.
+    /// Waits until the process prints this.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, what: &str) {
         let said = self.next();
         assert_eq!(said.as_deref(), Some(what));
     }
 
-    /// What the process says next.
+    /// The next line that the process prints.
     pub(crate) fn next(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.lines.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The harness may have begun the line.
+            // The harness may have printed the begin of the line.
             if let Some((_, said)) = line.split_once('@') {
                 return Some(said.trim_end().to_owned());
             }
         }
     }
 
-    /// Lets the process end in its own way.
+    /// Lets the process end normally.
     pub(crate) fn end(mut self) {
         drop(self.process.child().stdin.take());
         assert!(self.process.wait().success());
     }
 
-    /// Kills the process, which must not have ended by itself.
+    /// Kills the process, which must still be running.
     pub(crate) fn kill(mut self) {
         let status = self.process.kill();
         assert_eq!(status.signal(), Some(9), "{status}");
@@ -167,7 +167,7 @@ async fn carry_out(task: &str, name: &str, path: &Path) {
     until_told();
 }
 
-/// Waits in line, tells when it is woken, and what it then has.
+/// Queues, and prints when it is notified and what it then holds.
 async fn wait(store: &EmbeddedStore, name: &str) {
     let client = ClientId::generate().unwrap();
     let mut channel = store.listen(client, WITHIN).await.unwrap();
@@ -185,7 +185,7 @@ async fn wait(store: &EmbeddedStore, name: &str) {
     until_told();
 }
 
-/// Takes, waits for, renews and gives back a few locks in random order, until it is killed.
+/// Acquires, waits for, renews and releases a few locks in random order, until it is killed.
 #[expect(clippy::infinite_loop, reason = "it goes on until it is killed")]
 async fn churn(store: &EmbeddedStore) {
     let client = ClientId::generate().unwrap();
@@ -211,7 +211,7 @@ async fn churn(store: &EmbeddedStore) {
     }
 }
 
-/// Takes a lock and gives it back, again and again.
+/// Acquires and releases a lock, again and again.
 #[expect(clippy::infinite_loop, reason = "it goes on until it is killed")]
 async fn spin(store: &EmbeddedStore, name: &str) {
     say("ready");
@@ -223,7 +223,7 @@ async fn spin(store: &EmbeddedStore, name: &str) {
     }
 }
 
-/// Adds one to the number in a file, many times, under the lock; reads and writes apart.
+/// Increments the number in a file many times under the lock, with separate reads and writes.
 async fn add(store: &EmbeddedStore, name: &str, path: &Path) {
     let file = path.with_extension("number");
     for _ in 0..100 {

@@ -26,7 +26,7 @@ async fn twenty_four_busy_processes_keep_nobody_out() {
     for child in &mut crowd {
         child.wait_for("ready");
     }
-    // Each of these has to get in among all the others, within its own time.
+    // Each of these has to get in among all the others, within its own time limit.
     for _ in 0..200 {
         let again = RenewRequest::new(mine.key.clone(), mine.token, fences, ttl(1_800_000));
         assert_eq!(store.renew(&[again], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
@@ -35,11 +35,11 @@ async fn twenty_four_busy_processes_keep_nobody_out() {
         let ending = ReleaseRequest::new(asked.key, asked.token, other);
         assert_eq!(store.release(&ending, WITHIN).await.unwrap(), Release::Released);
     }
-    // Nobody of the crowd was refused, or it would have ended.
+    // A refusal would have ended a process of the crowd, and so failed here.
     crowd.into_iter().for_each(Child::kill);
 }
 
-/// What a process has of the store: open files, threads, and entries in the store's directories.
+/// What a process uses of the store: open files, threads, and entries in the store's directories.
 #[cfg(target_os = "linux")]
 fn footprint(path: &Path) -> (usize, usize) {
     let count = |directory: &Path| std::fs::read_dir(directory).unwrap().count();
@@ -77,7 +77,7 @@ async fn hundreds_of_clients_that_waited_leave_nothing() {
         }
         assert_eq!(footprint(&path).1, before);
     }
-    // Their threads end when they notice, which is soon and not at once.
+    // Their threads end when they notice, which takes a moment.
     while footprint(&path).0 > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }

@@ -1,4 +1,4 @@
-//! Stores that can't be read: refused, with what to do, and left as they are.
+//! Unreadable stores: refused with a remedy, and left unchanged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use crate::{header, place};
 
 const PAGE: u64 = 4096;
 
-/// A closed store with so many detached leases, which nobody's end ends.
+/// A closed store with this many detached leases, which outlive their processes.
 async fn with_leases(path: &Path, count: usize) {
     let store = EmbeddedStore::options().detached(true).open(path).unwrap();
     for n in 0..count {
@@ -38,7 +38,7 @@ fn assert_corrupt(path: &Path, what: &str) {
     assert!(text.contains(&*path.to_string_lossy()), "{text}");
 }
 
-/// The part of the data file that is in use.
+/// The used part of the data file.
 fn used(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     File::open(path.join("data.mdb")).unwrap().take(64 * PAGE).read_to_end(&mut bytes).unwrap();
@@ -93,8 +93,8 @@ async fn no_flipped_byte_crashes_or_loses_a_lease() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: {error}");
                 refused += 1;
             }
-            // The byte was in nobody's use (in a free page, a gap, or the older meta page), or in
-            // the value of one record.
+            // The byte was unused (in a free page, a gap, or the older meta page), or in the value
+            // of one record.
             Ok(store) => {
                 assert_eq!(store.entries(WITHIN).await.unwrap(), (40, 40), "byte {at}");
                 let damaged = damaged_names(&store, 40).await;
@@ -111,7 +111,7 @@ async fn no_flipped_byte_crashes_or_loses_a_lease() {
     );
 }
 
-/// What says which transaction was the last, how the trees are read, and whether leases are void.
+/// Covers which transaction was the last, how the trees are read, and whether leases are void.
 #[tokio::test]
 async fn no_flipped_bit_of_what_the_rest_hangs_on_loses_a_lease() {
     for count in [1, 2, 300] {
@@ -140,7 +140,7 @@ async fn no_flipped_bit_of_what_the_rest_hangs_on_loses_a_lease() {
                 data(&path).write_all_at(&[byte ^ 1 << bit], at).unwrap();
                 keeps_all(&format!("byte {at}, bit {bit}")).await;
                 data(&path).write_all_at(&[byte], at).unwrap();
-                // Who opens a store may note the time in it, which changes the first two pages.
+                // Opening a store may note the time in it, which changes the first two pages.
                 if used(&path)[..8_192] != before[..8_192] {
                     data(&path).write_all_at(&before, 0).unwrap();
                 }
@@ -160,7 +160,7 @@ async fn no_flipped_bit_of_what_the_rest_hangs_on_loses_a_lease() {
     }
 }
 
-/// Asks for all names, of which none may be granted, and counts those that are refused.
+/// Requests all names, of which none may be granted, and counts the refused ones.
 async fn damaged_names(store: &EmbeddedStore, count: usize) -> usize {
     let mut damaged = 0;
     for n in 0..count {
@@ -181,8 +181,7 @@ async fn a_damaged_record_refuses_its_own_lock_and_no_other() {
     let (path, _keep) = place();
     with_leases(&path, 40).await;
     let before = used(&path);
-    // In a leaf, a value comes right after its name. Pages that were copied and left behind have the
-    // name, too.
+    // In a leaf, a value directly follows its name. Copied pages have the name, too.
     for (at, _) in before.windows(6).enumerate().filter(|(_, bytes)| bytes == b"name-7") {
         let at = at + 6 + 40;
         data(&path).write_all_at(&[before[at] ^ 1], at as u64).unwrap();
@@ -198,7 +197,7 @@ async fn a_damaged_record_refuses_its_own_lock_and_no_other() {
     assert_eq!(unreadable.to_string(), error.to_string().replace("inspect", "list"));
     let listing = store.list(&ListRequest::new("name-1"), WITHIN).await.unwrap();
     assert_eq!((listing.locks.len(), listing.unreadable.len()), (11, 0), "{listing:?}");
-    // The hand that forgets old names passes it by again and again.
+    // The sweep that forgets old names visits it again and again.
     for n in 0..200 {
         granted(store.acquire(&request(&format!("other-{n}")), WITHIN).await.unwrap());
     }
@@ -278,7 +277,7 @@ async fn a_restart_of_the_machine_voids_all_leases_and_keeps_fences_rising() {
     drop(store);
     header::change(&path, "boot ", "another-boot");
     header::change(&path, "booted-at-s ", "1600000000");
-    // What is not synced may be anything after a power failure.
+    // Unsynced data may be anything after a power failure.
     data(&path).set_len(100).unwrap();
     let store = EmbeddedStore::open(&path).unwrap();
     let after = granted(store.acquire(&request("k"), WITHIN).await.unwrap());
@@ -312,11 +311,11 @@ async fn another_time_namespace_is_kept_out_while_its_leases_could_live() {
     assert_eq!(error.kind(), ErrorKind::Misuse);
     assert!(error.to_string().contains("time namespace"), "{error}");
     holder.kill();
-    // A session's lease has ended with its process, so the store is free to be taken over.
+    // The session's lease has ended with its process, so the store may be taken over.
     let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());
     drop(store);
-    // A detached lease may live on a clock that shows another time here.
+    // A detached lease may still run on a clock that shows another time here.
     header::change(&path, "time-namespace ", "2 0.0");
     assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
 }
@@ -333,10 +332,10 @@ async fn a_store_that_was_removed_in_use_says_so_for_good() {
             Err(error) => break error,
         }
     };
-    // Nobody waits for it to be back.
+    // Waiting for it would not help.
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("directory was removed"), "{error}");
-    // The old one has to be let go of before this process can open a new one there.
+    // The old one has to be closed before this process can open a new one there.
     assert_eq!(refused(&path).kind(), ErrorKind::Misuse);
     assert!(store.acquire(&request("k"), WITHIN).await.is_err());
     drop(store);
@@ -344,7 +343,7 @@ async fn a_store_that_was_removed_in_use_says_so_for_good() {
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());
 }
 
-/// Whatever may change its root: root, or else a process in a user namespace of its own.
+/// A process that may change its root: root, or otherwise a process in a new user namespace.
 #[cfg(target_os = "linux")]
 fn who_may_chroot() -> &'static [&'static str] {
     if rustix::process::geteuid().is_root() { &[] } else { &["unshare", "-Ur"] }
@@ -371,7 +370,7 @@ pub(crate) async fn in_chroot(store: &EmbeddedStore, name: &str, path: &Path) {
     let renewal = [RenewRequest::new(asked.key, asked.token, fences, asked.ttl)];
     let mut renewed = 0;
     let reason = loop {
-        // Each is later than the next look at the path.
+        // Each comes after the next check of the path.
         tokio::time::sleep(Duration::from_millis(11)).await;
         match store.renew(&renewal, WITHIN).await.pop().unwrap() {
             Ok(_) => renewed += 1,

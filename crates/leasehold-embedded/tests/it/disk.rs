@@ -1,4 +1,4 @@
-//! Disks that are full, directories that can't be written to, and who may use what.
+//! Tests full disks, directories that can't be written to, and the rights of users.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -13,7 +13,7 @@ use crate::ask::{WITHIN, granted, request, ttl};
 use crate::child::Child;
 use crate::place;
 
-/// A file system in memory with so little room, or with other options, gone with the test.
+/// A file system in memory with little room, or with other options, removed with the test.
 pub(crate) struct SmallDisk {
     directory: tempfile::TempDir,
 }
@@ -45,9 +45,9 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Whether this process may mount. If not, the test is run again by one that may, in a namespace
-/// of its own, and this one has nothing more to do. Where there are no such namespaces the test
-/// says so, and fails under `CI=1`.
+/// Whether this process may mount. If not, the test is run again in a new namespace by a process
+/// that may, and this one is done. If there are no such namespaces, the test prints that, and fails
+/// under `CI=1`.
 pub(crate) fn can_mount(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -89,7 +89,7 @@ async fn a_full_disk_refuses_new_locks_and_still_renews_and_releases_old_ones() 
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("make room"), "{error}");
     assert!(held.len() > 1_000, "full after {}", held.len());
-    // What is left is for others to fill up; the store has its own room.
+    // The rest is for other programs to fill up; the store has its own room.
     fs::write(disk.directory.path().join("filler"), vec![1; 6 << 20]).unwrap_err();
     for (asked, fences) in &held {
         let again = RenewRequest::new(asked.key.clone(), asked.token, *fences, ttl(1_800_000));
@@ -178,7 +178,7 @@ async fn a_store_that_was_full_has_room_again_once_its_locks_are_released() {
             last = last.max(Some(fences.last()));
         }
     }
-    // What was forgotten for the room begins above its last fence, and what is held was not.
+    // A name that was forgotten for lack of room starts above its last fence. Held locks were kept.
     let again = granted(store.acquire(&request("round-0/name-0"), WITHIN).await.unwrap());
     assert!(Some(again.first()) > last);
     let ending = ReleaseRequest::new(keep.key, keep.token, kept);
@@ -249,7 +249,7 @@ async fn everything_in_a_groups_store_is_the_groups() {
     without_saying_so.end();
 }
 
-/// Looks at a directory and all below it.
+/// Checks a directory and all below it.
 #[track_caller]
 fn assert_modes(path: &Path, directories: u32, files: u32) {
     let meta = fs::symlink_metadata(path).unwrap();
@@ -293,7 +293,7 @@ fn a_directory_of_somebody_else_is_refused() {
     assert_eq!(fs::read_dir(path).unwrap().count(), before);
 }
 
-/// ext2 has the number of ext4, and sets no room aside.
+/// ext2 shares ext4's type number, but can't preallocate.
 #[tokio::test]
 async fn a_disk_that_sets_no_room_aside_takes_a_store_all_the_same() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Directories with other people's files in them, and paths that mean nothing for sure.
+//! Directories with foreign files, and ambiguous paths.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::ask::{WITHIN, granted, request};
 use crate::child::Child;
 use crate::{header, place};
 
-/// All that is below a directory, with the contents of files and the targets of links.
+/// All below a directory, with the contents of files and the targets of links.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -40,7 +40,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn a_directory_with_anything_else_in_it_is_refused_and_left_as_it_is() {
-    let somebodys = |path: &Path, name: &str| {
+    let foreign = |path: &Path, name: &str| {
         fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
         fs::write(path.join(name), "theirs").unwrap();
     };
@@ -57,7 +57,7 @@ fn a_directory_with_anything_else_in_it_is_refused_and_left_as_it_is() {
         ".hidden",
     ] {
         let (path, _keep) = place();
-        somebodys(&path, name);
+        foreign(&path, name);
         let before = contents(&path);
         let error = EmbeddedStore::open(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign, "{name}: {error}");
@@ -66,9 +66,9 @@ fn a_directory_with_anything_else_in_it_is_refused_and_left_as_it_is() {
         assert!(text.contains(outermost) && text.contains("empty"), "{text}");
         assert_eq!(contents(&path), before, "{name}");
     }
-    // A long file of the gate's name is no gate.
+    // A long file with the gate's name is not a gate.
     let (path, _keep) = place();
-    somebodys(&path, "gate");
+    foreign(&path, "gate");
     fs::write(path.join("gate"), vec![b'x'; 4096]).unwrap();
     assert_eq!(EmbeddedStore::open(&path).unwrap_err().kind(), ErrorKind::Foreign);
 }
@@ -86,7 +86,7 @@ async fn what_others_put_into_a_store_is_never_removed() {
     let theirs: Vec<_> = theirs.iter().filter(|(_, what)| *what == b"theirs").collect();
     for making in [false, true] {
         if making {
-            // The data are void, and everything of the store is made anew.
+            // The data are void, so all of the store is created again.
             header::change(&path, "state ", "making");
         }
         let store = EmbeddedStore::open(&path).unwrap();
@@ -150,7 +150,7 @@ fn a_store_that_can_not_be_opened_holds_up_no_other() {
         EmbeddedStore::open(keep.path().join(format!("other-{n}"))).unwrap();
     }
     gate.unlock().unwrap();
-    // It may have given up on a busy machine; it must not hang.
+    // On a busy machine it may time out, but it must not hang.
     drop(opening.join().unwrap());
 }
 
@@ -166,7 +166,7 @@ fn what_is_to_be_opened_at_once_waits_for_nobody() {
             .find(|opened| !matches!(opened, Err(ErrorKind::Unavailable)))
             .unwrap()
     };
-    // It would have to be made.
+    // The store would have to be created.
     assert_eq!(open().unwrap_err(), ErrorKind::Unavailable);
     assert!(!path.join("store").exists());
     drop(EmbeddedStore::open(&path).unwrap());
@@ -174,7 +174,7 @@ fn what_is_to_be_opened_at_once_waits_for_nobody() {
     let gate = fs::File::open(path.join("gate")).unwrap();
     gate.lock().unwrap();
     assert_eq!(open().unwrap_err(), ErrorKind::Unavailable);
-    // Nor is what is wrong with a store hidden by that.
+    // It does not hide a fault of the store, either.
     gate.unlock().unwrap();
     fs::write(path.join("store"), "this is no header").unwrap();
     assert_eq!(open_alone().unwrap_err(), ErrorKind::Corrupt);
@@ -194,7 +194,8 @@ fn rights_that_a_maker_did_not_come_to_give_are_given_by_the_next() {
     assert_eq!(["gate", "data.mdb", "sessions", "wake"].map(mode), before);
 }
 
-/// Else a program that clears old temporary files away would leave a part of it, which is no store.
+/// Otherwise a program that clears old temporary files would leave parts of it, which are not a
+/// store.
 #[tokio::test]
 async fn everything_in_a_store_is_as_young_as_its_last_use() {
     let (path, _keep) = place();

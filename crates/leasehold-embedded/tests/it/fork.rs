@@ -14,7 +14,7 @@ use crate::child::{Child, say};
 use crate::place;
 use crate::processes::soon;
 
-/// The answer of a future that waits for nothing.
+/// The output of a future that never waits.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer),
@@ -22,7 +22,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// What the process does that forks.
+/// The task of the forking process.
 pub(crate) async fn in_child(store: &EmbeddedStore, name: &str) {
     let asked = request(name);
     granted(store.acquire(&asked, WITHIN).await.unwrap());
@@ -37,7 +37,7 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str) {
             });
             let anew = use_anew(copy.path(), &asked);
             drop(copy);
-            // SAFETY: ends the process; nothing else.
+            // SAFETY: only ends the process.
             unsafe { libc::_exit(i32::from(!right) | i32::from(!anew) << 1) };
         }
         child => {
@@ -51,8 +51,8 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str) {
     }
 }
 
-/// Opens the store that the parent has open, sees its lease there, and takes one of its own, in a
-/// session of its own.
+/// Opens the store that the parent has open, sees the parent's lease there, and acquires another
+/// one, in a new session.
 fn use_anew(path: &Path, of_parent: &AcquireRequest) -> bool {
     let Ok(store) = EmbeddedStore::open(path) else { return false };
     let held = at_once(store.acquire(&request(of_parent.key.as_str()), WITHIN));
@@ -66,7 +66,7 @@ fn use_anew(path: &Path, of_parent: &AcquireRequest) -> bool {
         && once_more
 }
 
-/// Forks a process that does nothing until its input ends: its number.
+/// Forks a process that only waits until its input ends; returns its number.
 pub(crate) fn one_that_reads_on() -> i32 {
     // SAFETY: the child makes system calls only and ends without returning.
     match unsafe { libc::fork() } {
@@ -111,7 +111,7 @@ async fn a_kill_inside_the_gate_locks_nobody_out_while_a_fork_lives() {
         let leaving = LeaveRequest::new(asked.key, asked.token);
         store.leave(&leaving, WITHIN).await.unwrap();
         Child::that_says(&path, "open", "open").end();
-        // SAFETY: asks whether the process is there.
+        // SAFETY: only checks whether the process exists.
         assert_eq!(unsafe { libc::kill(forked, 0) }, 0, "the fork has ended before");
         drop(input);
     }

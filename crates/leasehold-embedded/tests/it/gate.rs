@@ -1,4 +1,4 @@
-//! The way in, when those inside are killed or stopped, and when its file is changed by others.
+//! The gate when processes inside are killed or stopped, and when other programs change its file.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -16,8 +16,8 @@ use crate::child::{Child, say};
 use crate::processes::soon;
 use crate::{header, place};
 
-/// Takes a lock and gives it back, again and again. It writes into a file that it has it, and that it
-/// still had it: one that is killed writes nothing more, however long its end takes.
+/// Acquires and releases a lock, again and again. It writes to a file when it has the lock, and
+/// before it releases it. After it was killed it writes nothing, however long its end takes.
 #[expect(clippy::infinite_loop, reason = "it goes on until it is killed")]
 pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
     let mut written = File::options().append(true).open(path.with_extension("written")).unwrap();
@@ -37,14 +37,14 @@ pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, path: &Path) {
     }
 }
 
-/// How long a line of these is, with the fence and spaces behind it: a page of the file ends with one.
-/// A write over the end of a page may be cut there by a kill.
+/// The length of a line, with the fence and spaces after it, so that a page of the file ends with a
+/// whole line. A kill may cut a write at the end of a page.
 const LINE_BYTES: usize = 32;
 const HAS: &str = "has";
 const STILL_HAD: &str = "had";
 
-/// How often the lock was taken: each holder wrote all that it did before the next one had it, and
-/// no fence came later than a greater one.
+/// How often the lock was acquired. Checks that each holder wrote all before the next one had it,
+/// and that fences only grew.
 fn times_taken(written: &str) -> usize {
     let (mut holder, mut times) = (0_u64, 0);
     for line in written.lines() {
@@ -63,7 +63,8 @@ fn times_taken(written: &str) -> usize {
     times
 }
 
-/// Processes that take turns at a lock and are killed at any moment, each started by a program.
+/// Processes that use a lock alternately and are killed at any moment, each started through a
+/// program.
 async fn killed_at_any_moment(by: &[&str], rounds: usize) {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
@@ -93,8 +94,8 @@ async fn processes_killed_at_any_moment_never_let_two_in() {
     killed_at_any_moment(&[], 100).await;
 }
 
-/// By what a process is started in a PID namespace of its own, or nothing where this may not make
-/// one; then the test says so, and fails under `CI=1`.
+/// The command that starts a process in a new PID namespace; `None` if this process may not create
+/// one. The test then prints that, and fails under `CI=1`.
 fn apart(test: &str) -> Option<Vec<&'static str>> {
     let apart: &[&str] = if rustix::process::geteuid().is_root() {
         &["unshare", "--pid", "--fork", "--kill-child"]
@@ -147,7 +148,7 @@ async fn a_process_of_another_namespace_stopped_inside_is_named_as_such() {
     granted(store.acquire(&request("mine"), WITHIN).await.unwrap());
 }
 
-/// What a store says that was opened before, once it has looked.
+/// The answer of a store that was opened before, once it has looked.
 async fn refusal(store: &EmbeddedStore) -> leasehold_core::Error {
     loop {
         match store.acquire(&request("other"), WITHIN).await {
@@ -184,7 +185,7 @@ async fn a_file_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
     }
 }
 
-/// What is restored while nobody uses the store is the store from then on.
+/// A store restored while it is unused is the store from then on.
 #[tokio::test]
 async fn a_data_file_that_was_put_back_while_nobody_used_it_is_taken_up() {
     let (path, _keep) = place();
@@ -214,7 +215,7 @@ async fn a_gate_that_is_written_over_in_use_lets_nobody_in() {
     assert!(said.contains("Corrupt") && said.contains("the file gate"), "{said}");
     newcomer.end();
     drop(store);
-    // Nobody uses it any more, so nobody is inside.
+    // The store is unused, so the gate is free.
     Child::that_says(&path, "open", "open").end();
 }
 

@@ -1,4 +1,4 @@
-//! Headers that say something else.
+//! Damaged and foreign headers.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 #[path = "../../src/embedded/checksum.rs"]
 mod checksum;
 
-/// Changes what comes behind a word of a store's header, and its checksum.
+/// Changes the value after a word of a store's header, and the checksum.
 pub(crate) fn change(path: &Path, word: &str, to: &str) {
     let header = fs::read_to_string(path.join("store")).unwrap();
     let (said, _sum) = header.split_once("sum ").unwrap();

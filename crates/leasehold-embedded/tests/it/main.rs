@@ -37,7 +37,7 @@ mod views;
 #[cfg(unix)]
 mod wake;
 
-/// A place for a store that is gone with the test.
+/// A path for a store, removed with the test.
 #[cfg(unix)]
 fn place() -> (std::path::PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();

@@ -64,7 +64,7 @@ async fn a_forgotten_name_never_gets_an_old_fence_again() {
     let before = granted(store.acquire(&asked, WITHIN).await.unwrap());
     clock.advance(Duration::from_secs(3_600));
     be_busy(&store).await;
-    // The clock of leases says nothing about fences, and the time of day has hardly moved.
+    // Fences don't depend on the clock of leases, and the time of day has hardly moved.
     clock.go_back(Duration::from_secs(7_200));
     let after = granted(store.acquire(&request("k"), WITHIN).await.unwrap());
     assert!(after.first() > before.last());

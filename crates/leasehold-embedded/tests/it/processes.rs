@@ -1,4 +1,4 @@
-//! Many processes at one store: who dies, who stands still, and who comes next.
+//! Many processes at one store: some die, some are stopped, and others follow.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ async fn a_process_that_exits_without_a_word_frees_its_locks() {
     assert_eq!(std::fs::read_dir(path.join("sessions")).unwrap().count(), 1);
 }
 
-/// Asks again until the lock is granted: a process that was just seen alive is trusted for a
-/// moment. Far from any ttl here.
+/// Retries until the lock is granted: a process that was just seen alive is trusted for a moment.
+/// That is much shorter than any ttl here.
 pub(crate) async fn soon(store: &EmbeddedStore, name: &str) -> FenceBlock {
     loop {
         match store.acquire(&request(name), WITHIN).await.unwrap() {
@@ -64,7 +64,7 @@ pub(crate) async fn soon(store: &EmbeddedStore, name: &str) -> FenceBlock {
     }
 }
 
-/// Asks once, when nobody who was seen alive before is trusted any more.
+/// Requests once, when all processes seen alive before are probed again.
 async fn later(store: &EmbeddedStore, name: &str) -> Acquire {
     tokio::time::sleep(Duration::from_millis(6)).await;
     store.acquire(&request(name), WITHIN).await.unwrap()
@@ -221,7 +221,7 @@ async fn a_process_stopped_inside_hangs_nobody() {
     assert_eq!((refused.kind(), refused.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     assert!(refused.to_string().contains(&format!("kill -CONT {pid}")), "{refused}");
 
-    // What was taken back while it waited is not carried out later; what still waits is.
+    // A withdrawn request is never carried out, but a waiting one is.
     let taken_back = request("taken-back");
     let waits = tokio::time::timeout(Duration::from_millis(20), store.acquire(&taken_back, WITHIN));
     assert!(waits.await.is_err());

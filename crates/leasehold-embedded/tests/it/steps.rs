@@ -1,5 +1,4 @@
-//! Death at chosen places: a process is killed at the n-th write to the data file's map, for n
-//! all over one operation.
+//! Kills a process at the n-th write to the data file's map, for n all over one operation.
 //!
 //! The process takes the right to write to the map from itself. Each write then raises a signal,
 //! whose handler counts it, lets that one instruction through, and takes the right away again.
@@ -16,7 +15,7 @@ use crate::ask::{WITHIN, granted, key, request};
 use crate::child::{Child, say};
 use crate::processes::soon;
 
-/// At how many places an operation is cut; as many of its last writes are, one by one.
+/// How many points of an operation are tried; of its last writes, this many are all tried.
 const CUTS: usize = 24;
 
 static MAP_START: AtomicUsize = AtomicUsize::new(0);
@@ -27,14 +26,14 @@ static COUNTED: AtomicUsize = AtomicUsize::new(usize::MAX);
 static CUT_AT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 const PAGE: usize = 4096;
-/// All of the map.
+/// The whole map.
 const ALL: usize = usize::MAX;
-/// The flag by which a processor stops after one instruction.
+/// The flag that makes a processor stop after one instruction.
 const TRAP: i64 = 0x100;
 
 fn protect(start: usize, bytes: usize, rights: libc::c_int) {
-    // SAFETY: the range is the data file's map or a page of it, which stays mapped; a write that
-    // is forbidden ends up in `on_write`.
+    // SAFETY: the range is the data file's map or a page of it, which stays mapped. A forbidden
+    // write ends up in `on_write`.
     let changed = unsafe { libc::mprotect(start as *mut libc::c_void, bytes, rights) };
     assert_eq!(changed, 0);
 }
@@ -49,13 +48,13 @@ unsafe extern "C" fn on_write(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel hands both to a handler that asked for them.
+    // SAFETY: the kernel passes both to a handler registered with SA_SIGINFO.
     let (address, context) =
         unsafe { ((*info).si_addr() as usize, &mut *context.cast::<libc::ucontext_t>()) };
     let start = MAP_START.load(Ordering::SeqCst);
     let inside = start..start + MAP_BYTES.load(Ordering::SeqCst);
     if !inside.contains(&address) {
-        // SAFETY: some other fault: a bug, and no place to go on from.
+        // SAFETY: a different fault is a bug, after which the process can't continue.
         unsafe { libc::abort() };
     }
     let counts = address - start < COUNTED.load(Ordering::SeqCst);
@@ -73,7 +72,7 @@ unsafe extern "C" fn after_write(
     context: *mut libc::c_void,
 ) {
     protect_map();
-    // SAFETY: the kernel hands it to a handler that asked for it.
+    // SAFETY: the kernel passes it to a handler registered with SA_SIGINFO.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP;
 }
@@ -82,8 +81,7 @@ fn handle(
     signal: libc::c_int,
     handler: unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void),
 ) {
-    // SAFETY: the struct is plain data, and the handlers above call nothing but what may be
-    // called in a handler.
+    // SAFETY: the struct is plain data, and the handlers above are async-signal-safe.
     let set = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as usize;
@@ -93,7 +91,8 @@ fn handle(
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Where LMDB has mapped the data file, which has a page of its own beside that; see proc_pid_maps(5).
+/// LMDB's map of the data file, whose first page this store maps separately as well; see
+/// proc_pid_maps(5).
 fn find_map() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let maps = maps.lines().filter(|line| line.ends_with("data.mdb"));
@@ -109,9 +108,9 @@ fn find_map() {
     MAP_BYTES.store(bytes, Ordering::SeqCst);
 }
 
-/// What the process does that is cut: one acquisition and one release.
+/// The task of the process to kill: one acquisition and one release.
 pub(crate) async fn in_child(store: &EmbeddedStore, name: &str, cut_at: &str, counted: &str) {
-    // The session is begun before, so that the operation is nearly the same every time.
+    // The session begins before, so that the operation is nearly the same every time.
     granted(store.acquire(&request("before"), WITHIN).await.unwrap());
     find_map();
     CUT_AT.store(cut_at.parse().unwrap(), Ordering::SeqCst);
@@ -135,7 +134,7 @@ fn cut(path: &Path, name: &str, at: usize, counted: usize) -> Child {
     Child::start(path, &format!("cut {name} {at} {counted}"))
 }
 
-/// A store on a file that is written in place, with enough names that its tree has branches.
+/// A store on a file that is written in place, with enough names for a tree with branches.
 async fn place() -> (EmbeddedStore, PathBuf, tempfile::TempDir) {
     // Files in memory always are.
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -148,7 +147,7 @@ async fn place() -> (EmbeddedStore, PathBuf, tempfile::TempDir) {
     (store, path, directory)
 }
 
-/// How many writes a child makes that is not cut.
+/// How many writes an undisturbed child makes.
 fn writes(path: &Path, name: &str, counted: usize) -> usize {
     let mut whole = cut(path, name, usize::MAX, counted);
     let writes = whole.next().unwrap().parse().unwrap();
@@ -156,7 +155,7 @@ fn writes(path: &Path, name: &str, counted: usize) -> usize {
     writes
 }
 
-/// Cuts a child at one of so many writes, and looks at what is left.
+/// Kills a child at one of `of` writes, and checks the result.
 async fn cut_at(
     store: &EmbeddedStore,
     path: &Path,
@@ -166,11 +165,11 @@ async fn cut_at(
     counted: usize,
 ) -> FenceBlock {
     let mut child = cut(path, name, at, counted);
-    // The operation may take a few writes less than the first time.
+    // The operation may make a few writes less than the first time.
     let survived = child.next().is_some();
     assert!(!survived || at > of / 2, "not cut at {at} of {of}");
     child.kill();
-    // Another process looks at every page before it goes on.
+    // Another process checks every page when it opens the store.
     Child::that_says(path, "open", "open").end();
     soon(store, name).await
 }
@@ -183,13 +182,13 @@ async fn a_kill_at_any_write_leaves_the_store_sound_and_its_locks_free() {
     let spread = (0..CUTS).map(|cut| writes * cut / CUTS);
     for (n, at) in spread.chain(writes - CUTS..writes - 1).enumerate() {
         cut_at(&store, &path, &format!("new-{:02}", n + 1), at, writes, ALL).await;
-        // Those, what the children had before, and the new ones.
+        // The names of the store, of the children before, and the new ones.
         let names = store.entries(WITHIN).await.unwrap().0;
         assert_eq!(names, 100 + 1 + 1 + n + 1, "cut at {at} of {writes}");
     }
 }
 
-/// The pages by which a transaction comes to count; LMDB's last writes are to them.
+/// The pages that make a transaction count; LMDB writes them last.
 #[tokio::test]
 async fn a_kill_at_any_write_of_a_commit_leaves_the_store_sound_and_its_locks_free() {
     let (store, path, _keep) = place().await;

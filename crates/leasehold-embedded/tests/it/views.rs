@@ -1,4 +1,4 @@
-//! Directories that are seen through more than one mount, where the kernel's locks do not meet.
+//! Directories seen through several mounts, between which the kernel's locks don't work.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ use crate::ask::{WITHIN, granted, request, ttl};
 use crate::child::Child;
 use crate::disk::{SmallDisk, can_mount};
 
-/// A disk on which containers' files lie.
+/// A disk with containers' files.
 struct Disk {
     path: PathBuf,
     _mounted: SmallDisk,
@@ -26,7 +26,7 @@ impl Disk {
         Self { path, _mounted: disk }
     }
 
-    /// Shows what a lower folder and the upper folder of this disk have, as containers' file systems do.
+    /// Mounts a lower folder and an upper folder of this disk, like containers' file systems.
     fn overlay(&self, lower: &Path, upper: &str, name: &str) -> Overlay {
         let work = format!("work-{name}");
         let [upper, work, at] = [upper, &work, name].map(|name| self.path.join(name));
@@ -45,7 +45,7 @@ impl Disk {
     }
 }
 
-/// A mount, gone with the test.
+/// A mount, removed with the test.
 struct Overlay(PathBuf);
 
 impl Drop for Overlay {
@@ -63,7 +63,7 @@ fn refused(path: &Path, why: &str) {
 
 const OTHER_VIEW: &str = "another mount of the same files";
 
-/// Takes a lock through one path, where another is refused, and holds it on.
+/// Acquires a lock through one path, checks that another path is refused, and keeps the lock.
 async fn held_against(path: &Path, other: &Path) {
     let store = EmbeddedStore::open(path).unwrap();
     let asked = request("k");
@@ -93,7 +93,7 @@ async fn a_containers_store_is_refused_through_the_folder_in_which_its_host_keep
     held_against(&outside.join("of-the-host"), &inside.join("of-the-host")).await;
 }
 
-/// The container would get a copy of the files as it first writes to them.
+/// The container would get a copy of the files at its first write.
 #[tokio::test]
 async fn a_store_of_the_hosts_is_refused_as_a_layer_of_a_container() {
     if !can_mount("views::a_store_of_the_hosts_is_refused_as_a_layer_of_a_container") {
@@ -123,7 +123,7 @@ async fn a_store_in_two_overlays_with_one_upper_folder_is_refused() {
     granted(store.acquire(&request("other"), WITHIN).await.unwrap());
 }
 
-/// As a container has it that is killed and started again.
+/// As for a container that is killed and started again.
 #[tokio::test]
 async fn a_mount_that_was_made_anew_has_its_store_as_before() {
     if !can_mount("views::a_mount_that_was_made_anew_has_its_store_as_before") {
@@ -153,7 +153,7 @@ async fn a_mount_that_was_made_anew_has_its_store_as_before() {
     }
 }
 
-/// Whether the folder in which it was built is the layer, or a copy of it.
+/// Whether the layer is the folder in which the store was created, or a copy of it.
 #[tokio::test]
 async fn a_store_in_an_image_is_taken_up_by_each_of_its_containers() {
     if !can_mount("views::a_store_in_an_image_is_taken_up_by_each_of_its_containers") {
@@ -180,7 +180,7 @@ async fn a_store_in_an_image_is_taken_up_by_each_of_its_containers() {
     }
 }
 
-/// A copy is a store of its own.
+/// A copy is a separate store.
 #[tokio::test]
 async fn a_copy_on_another_file_system_is_taken_up() {
     if !can_mount("views::a_copy_on_another_file_system_is_taken_up") {

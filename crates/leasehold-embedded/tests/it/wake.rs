@@ -1,4 +1,4 @@
-//! Waking waiters in other processes, and what is left of sockets.
+//! Notifying waiters in other processes, and leftover sockets.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -38,7 +38,7 @@ async fn a_path_longer_than_a_sockets_address_wakes_too() {
     wakes_another_process(&path.join("x".repeat(100)).join("y".repeat(100))).await;
 }
 
-/// What is left of the socket of one that died.
+/// Leaves the socket of a dead client.
 fn leave_socket(path: &Path, name: &str) {
     let place = path.join("wake").join(name);
     drop(UnixDatagram::bind(&place).unwrap());
@@ -59,7 +59,7 @@ async fn the_socket_of_a_dead_waiter_is_cleared_away_when_it_is_written_to() {
     let store = EmbeddedStore::open(&path).unwrap();
     let mine = request("k");
     let fences = granted(store.acquire(&mine, WITHIN).await.unwrap());
-    // A client that is gone, whose place in line has not run out: it belongs to no session.
+    // A client that is gone. Its queue position belongs to no session, and has not expired.
     let gone = ClientId::generate().unwrap();
     leave_socket(&path, &gone.to_string());
     let detached = EmbeddedStore::options().detached(true).open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What a quorum promises, over nodes of all sorts and with all that can happen to them.
+//! What a quorum promises, over nodes of all kinds and with all their faults.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What a minority of nodes can do without harm, and what a majority can't be without.
+//! Faults of a minority of nodes, which do no harm, and of a majority, which do.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -84,7 +84,7 @@ async fn a_secret_that_a_majority_has_spent_is_nobodys_lease() {
         request.successor = Some(successor);
         [request]
     };
-    // One node never hears of it, and goes on with the spent secret.
+    // One node never learns of it, and keeps the spent token.
     nodes[0].black_out(true);
     for _ in 0..2 {
         let answer = quorum.renew(&hand_to(first), CALL).await.remove(0).unwrap();
@@ -142,7 +142,7 @@ async fn what_was_granted_in_vain_is_given_back_also_by_nodes_that_did_not_answe
     }
 }
 
-/// Else the caller gives it up once more, and waits until no request can lie in a buffer.
+/// Otherwise the caller abandons it again, and waits until no request can be left in a buffer.
 #[tokio::test(start_paused = true)]
 async fn what_every_node_refused_or_gave_back_was_not_applied() {
     let full = || Error::new(ErrorKind::Full, "no room").with_effect(Effect::NotApplied);
@@ -163,7 +163,8 @@ async fn what_every_node_refused_or_gave_back_was_not_applied() {
     }
 }
 
-/// What undoes a try may arrive twice, and late: a later grant of its token at that node would be taken away.
+/// The undoing of a try may arrive twice, and late. It would then end a later grant of the same
+/// token at that node.
 #[tokio::test(start_paused = true)]
 async fn after_a_split_the_token_is_asked_for_no_more() {
     let Faulty { quorum, nodes, memories } = faulty(3);
@@ -190,7 +191,7 @@ async fn a_token_that_is_being_given_up_is_refused() {
     let key = key();
     let asked = wish(&key, secs(30));
     nodes[0].next(Op::Acquire, Fault::DropReply);
-    // On its way for longer than anybody waits for it.
+    // Under way for longer than the caller waits for it.
     nodes[0].next(Op::Leave, Fault::Delay { before: secs(5), after: secs(0) });
     nodes[1].next(Op::Acquire, Fault::Refuse);
     nodes[2].black_out(true);
@@ -237,14 +238,14 @@ async fn a_node_that_missed_the_grant_has_it_after_the_next_renewal() {
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
     let healed = memories[0].inspect(&key, CALL).await.unwrap().unwrap();
     assert_eq!(healed.holders[0].owner.as_str(), "web-7");
-    // It takes the place of another from now on.
+    // From now on it stands in for another node.
     nodes[1].black_out(true);
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
     let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
     assert_eq!((shown.holders.len(), shown.holders[0].owner.as_str()), (1, "web-7"));
 }
 
-/// Takes a node for somebody who got no majority.
+/// Acquires the lock at a node for an unsuccessful contender.
 async fn in_the_hands_of(owner: &str, node: &MemoryStore, key: &Key) -> LeaveRequest {
     let mut asked = wish(key, secs(30));
     asked.owner = OwnerName::new(owner).unwrap();
@@ -272,7 +273,7 @@ async fn a_node_that_was_in_anothers_hands_has_the_lease_long_before_a_renewal()
         assert!(free_at.elapsed() < secs(1), "the lease stays at a bare majority");
         tokio::time::sleep(ms(1)).await;
     }
-    // As if the next one had forgotten it, the holder is in everybody's way all the same.
+    // Even if the next node forgot it, the holder would block all others.
     let leave = LeaveRequest::new(key.clone(), asked.token);
     memories[1].leave(&leave, CALL).await.unwrap();
     let other = quorum.acquire(&wish(&key, secs(30)), CALL).await.unwrap();
@@ -293,7 +294,7 @@ async fn bringing_a_lease_to_all_nodes_is_bounded_and_costs_nothing_where_all_ha
     assert!((5..20).contains(&asked_of(0)), "asked {} times", asked_of(0));
     assert_eq!([1, 2].map(asked_of), [2, 2]);
 
-    // What was given back is not brought to anybody any more.
+    // An abandoned lease is not brought to further nodes.
     let before = asked_of(0);
     let asked = wish(&key(), secs(30));
     let fences = granted(&*quorum, &asked).await;
@@ -320,14 +321,14 @@ async fn a_node_gives_up_what_was_given_back_while_it_was_away_as_soon_as_it_is_
         nodes[0].black_out(false);
         let back = tokio::time::Instant::now();
         if used {
-            // Whoever asks that node for anything else learns that it is back.
+            // Any other request to that node shows that it is back.
             quorum.inspect(&key, CALL).await.unwrap();
         }
         while memories[0].in_use() > 0 {
             assert!(back.elapsed() < secs(3), "it keeps the lease to its end");
             tokio::time::sleep(ms(10)).await;
         }
-        // With another node gone, the lock is to be had.
+        // With another node gone, the lock is available.
         nodes[1].black_out(true);
         granted(&*quorum, &wish(&key, secs(30))).await;
     }
@@ -375,7 +376,7 @@ async fn nobody_is_in_their_own_way() {
     let shown = quorum.inspect(&key, CALL).await.unwrap().unwrap();
     assert_eq!(shown.holders.len(), 1, "a lease is shown");
 
-    // What could not be undone yet is nobody's.
+    // What is not undone yet belongs to no client.
     for node in &nodes {
         node.always(Fault::None);
     }
@@ -390,7 +391,7 @@ async fn nobody_is_in_their_own_way() {
     assert!(shown.is_none_or(|lock| lock.holders.is_empty()), "its own try is shown");
 }
 
-/// The others have what the first one has granted, and say so before it does.
+/// The other nodes hold what the first one has granted, and answer before it.
 #[tokio::test(start_paused = true)]
 async fn a_store_under_three_names_has_one_vote_though_its_first_answer_is_the_last() {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -430,7 +431,7 @@ async fn a_quorum_is_full_when_a_majority_of_its_nodes_is() {
     assert!(!error.passes());
 }
 
-/// As a holder sends it that only wants to know whether it is asked to let go.
+/// Like a holder that only checks for release requests.
 #[tokio::test]
 async fn a_renewal_that_changes_nothing_makes_nobody_forget_the_fences_of_a_lease() {
     let Faulty { quorum, nodes, .. } = faulty(3);
@@ -444,7 +445,7 @@ async fn a_renewal_that_changes_nothing_makes_nobody_forget_the_fences_of_a_leas
     renewal[0].ttl = leasehold_core::Ttl::MIN;
     assert_eq!(*quorum.renew(&renewal, secs(5)).await[0].as_ref().unwrap(), Renew::Renewed);
     tokio::time::sleep(ms(20)).await;
-    // The node that was healed has higher fences of its own.
+    // The healed node has its own, higher fences.
     nodes[1].black_out(true);
     match quorum.acquire(&asked, secs(5)).await.unwrap() {
         Acquire::Already(already) => assert_eq!(already.fences, fences),
@@ -537,8 +538,8 @@ async fn a_lease_is_never_made_longer_than_a_restarted_node_is_kept_out() {
     assert!(shown.holders[0].remaining <= secs(30), "{shown:?}");
 }
 
-/// The young node and a quick one grant first and decide on the fences; the slow one grants above
-/// what they decided.
+/// The warming node and a quick one grant first and decide on the fences; the slow one grants above
+/// their decision.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_count_yet_and_a_slow_one_stop_nobody() {
     for (count, young, slow) in [(3, 1, 1), (5, 2, 2), (5, 1, 1)] {
@@ -568,8 +569,8 @@ async fn a_node_that_does_not_count_yet_and_a_slow_one_stop_nobody() {
     }
 }
 
-/// Contenders that got a node each must not all wait for the one that is gone, and try again when
-/// others have got a node each.
+/// Contenders with one node each must not all wait for the missing one, and then retry when others
+/// have one node each.
 #[tokio::test(start_paused = true)]
 async fn many_who_want_a_lock_settle_it_though_a_node_is_gone() {
     for contenders in [2, 4, 8, 16] {
@@ -632,7 +633,7 @@ async fn a_node_that_is_gone_delays_no_look() {
     assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
 }
 
-/// A look waits for a majority, and for the others only where they decide.
+/// An inspection waits for a majority, and for other nodes only if they decide.
 #[tokio::test(start_paused = true)]
 async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
     let Faulty { quorum, nodes, .. } = faulty(3);
@@ -650,7 +651,7 @@ async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
     assert!(shown.as_ref().is_some_and(is_closed), "{shown:?}");
     let listing = quorum.list(&ListRequest::default(), CALL).await.unwrap();
     assert!(listing.locks.first().is_some_and(is_closed), "{listing:?}");
-    // Nobody can take it either while only one of the nodes that answer is open.
+    // The lock is not available either while only one of the answering nodes is open.
     nodes[0].black_out(true);
     let shown = quorum.inspect(&key, secs(5)).await.unwrap();
     assert!(shown.as_ref().is_some_and(is_closed), "{shown:?}");
@@ -658,7 +659,7 @@ async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
     assert!(matches!(busy, Acquire::Busy(_)), "{busy:?}");
 }
 
-/// Flips a bit behind each copy of a name in a store's file, where its record is.
+/// Flips a bit after each copy of a name in a store's file, where its record is.
 fn damage(path: &Path, name: &[u8]) {
     const USED: u64 = 256 * 1024;
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -699,7 +700,7 @@ async fn a_record_that_a_majority_can_read_is_listed_and_another_is_told() {
     }
 }
 
-/// A node that lacks a lease at first, and is held up where it is asked for it again, until something is given back.
+/// A node that lacks a lease at first. The second request for it is delayed until a release.
 #[derive(Clone, Debug, Default)]
 struct HeldUp {
     inner: MemoryStore,
@@ -719,7 +720,8 @@ impl StoreLayer for HeldUp {
                 Op::Acquire if self.asked.fetch_add(1, Ordering::SeqCst) == 0 => {
                     return call.fail(Error::new(ErrorKind::Unavailable, "not yet"));
                 }
-                // Its thread stands still before it is sent, for as long as anybody can overtake it.
+                // Its thread is stopped before it sends, for as long as any request can overtake
+                // it.
                 Op::Acquire => {
                     let given_back = given_back.lock().unwrap();
                     drop(told.wait_timeout_while(given_back, ms(100), |given_back| !*given_back));
@@ -765,7 +767,7 @@ async fn what_brings_a_lease_to_a_node_that_lacks_it_does_not_do_so_after_its_re
     }
     let request = ReleaseRequest::new(key.clone(), asked.token, fences);
     assert_eq!(quorum.release(&request, CALL).await.unwrap(), Release::Released);
-    // The release of a node that nobody waited for goes on.
+    // The release at a node that the caller did not wait for continues.
     tokio::time::timeout(CALL, async {
         while !*last.given_back.0.lock().unwrap() {
             tokio::time::sleep(ms(1)).await;
@@ -773,7 +775,7 @@ async fn what_brings_a_lease_to_a_node_that_lacks_it_does_not_do_so_after_its_re
     })
     .await
     .unwrap();
-    // Whatever is still to come has its time.
+    // Gives remaining requests time to arrive.
     for _ in 0..100 {
         let info = last.inner.inspect(&key, CALL).await.unwrap();
         assert!(info.is_none_or(|info| info.holders.is_empty()), "a lease that nobody gives back");
@@ -786,7 +788,7 @@ fn a_release_waits_for_no_runtime_that_nobody_drives() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let Faulty { quorum, nodes, .. } = faulty(3);
-    // It lacks the lease, which is to be brought to it on the first runtime.
+    // It lacks the lease, which a task on the first runtime will bring to it.
     nodes[2].always(Fault::Refuse);
     let (key, quorum) = (key(), &*quorum);
     let asked = wish(&key, secs(30));

@@ -1,4 +1,4 @@
-//! The promises that every store makes, by quorums of different sizes and sorts.
+//! The promises that every store makes, by quorums of different sizes and kinds.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use leasehold_testkit::conformance_tests;
 
 use crate::support::memories;
 
-/// One that allows leases of any length.
+/// A quorum that allows leases of any length.
 fn quorum(nodes: Vec<Arc<dyn Store>>) -> Arc<QuorumStore> {
     let builder = QuorumStore::builder(nodes).max_ttl(Ttl::MAX.duration());
     Arc::new(builder.build().unwrap())
@@ -19,7 +19,7 @@ conformance_tests!(one_of_memory, async || quorum(memories(1)), lacks: [queue, w
 conformance_tests!(three_of_memory, async || quorum(memories(3)), lacks: [queue, wake, shared, sets]);
 conformance_tests!(five_of_memory, async || quorum(memories(5)), lacks: [queue, wake, shared, sets]);
 
-/// Nodes of different sorts.
+/// Nodes of different kinds.
 #[cfg(unix)]
 mod mixed {
     use leasehold_embedded::EmbeddedStore;

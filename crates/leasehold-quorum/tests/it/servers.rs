@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::support::{CALL, ask_until_settled, connected, granted, key, ms, secs, wish};
 
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
-/// What a slow machine may add.
+/// The time that a slow machine may add.
 const SLOW: Duration = Duration::from_secs(5);
 
 fn servers(count: usize) -> Vec<RedisServer> {
@@ -26,8 +26,8 @@ fn quorum(servers: &[RedisServer]) -> QuorumStoreBuilder {
     QuorumStore::builder(connected(servers)).node_timeout(NODE_TIMEOUT)
 }
 
-/// Waits until every server has the lease. A grant counts once a majority has it, and what the others
-/// lack is brought to them after, even to one that was restarted meanwhile.
+/// Waits until every server has the lease. A grant counts once a majority has it. The other nodes
+/// get it afterwards, even one that was restarted meanwhile.
 async fn at_all(servers: &[RedisServer], key: &Key) {
     for (server, node) in servers.iter().zip(connected(servers)) {
         let began = Instant::now();
@@ -38,7 +38,7 @@ async fn at_all(servers: &[RedisServer], key: &Key) {
     }
 }
 
-/// Takes, renews and gives back a lock, and says how long the first took.
+/// Acquires, renews and releases a lock; returns how long the acquisition took.
 async fn use_a_lock(store: &dyn Store) -> Duration {
     let (key, started) = (key(), Instant::now());
     let asked = wish(&key, secs(30));
@@ -100,7 +100,7 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
     let max_ttl = secs(4);
     let quorum = quorum(&servers).max_ttl(max_ttl).build().unwrap();
     let key = key();
-    // New nodes can't know that they are new.
+    // New nodes look the same as restarted ones.
     let began = Instant::now();
     let asked = loop {
         let asked = wish(&key, max_ttl);
@@ -119,7 +119,7 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
     };
     let held_since = Instant::now();
     at_all(&servers, &key).await;
-    // Two of the three that hold the lease forget it, one after the other.
+    // Two of the three nodes with the lease forget it, one after the other.
     for server in &servers[..2] {
         server.kill();
         server.restart();
@@ -131,7 +131,7 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
         if let Ok(Acquire::Granted(_)) = answer {
             break;
         }
-        // The first holder's lease, counted from before it was asked for.
+        // The first holder's lease, counted from before its request.
         assert!(began.elapsed() < secs(60), "the lock never comes free: {answer:?}");
         tokio::time::sleep(ms(50)).await;
     }
@@ -288,7 +288,7 @@ async fn a_node_that_is_a_replica_is_told_as_one() {
     assert!(finding.store.as_deref().is_some_and(|at| at.contains(&replica.addr().to_string())));
 }
 
-/// A look while a server under two names has granted a try and the third one does not answer.
+/// Inspects while a server under two names has granted a try and the third node is silent.
 #[tokio::test]
 async fn a_try_at_a_server_under_two_names_is_nobodys() {
     let servers = servers(2);

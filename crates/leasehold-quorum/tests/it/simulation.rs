@@ -1,8 +1,9 @@
-//! Seeded simulation: clients of a quorum over a network that delays, loses and repeats, with
-//! nodes whose clocks differ and which forget everything now and then. Time is virtual, so a
-//! seed always gives the same run; `LEASEHOLD_QUORUM_SEEDS` sets how many are tried.
+//! Simulates clients of a quorum from a seed, over a network that delays, loses and doubles.
 //!
-//! Each safeguard is also taken away, and the same runs must then find what it is there for.
+//! The nodes' clocks differ, and now and then a node forgets all data. Time is virtual, so a seed
+//! always gives the same run; `LEASEHOLD_QUORUM_SEEDS` sets how many are tried.
+//!
+//! Each safeguard is also removed, and the same runs must then find the bug that it prevents.
 
 mod node;
 
@@ -37,18 +38,18 @@ fn seeds() -> u64 {
 /// What an all-knowing observer sees.
 #[derive(Debug, Default)]
 struct Witness {
-    /// Who believes to hold the lock, and until when at most.
+    /// Which client believes that it holds the lock, and until when at most.
     believes: Option<(u8, Instant)>,
-    /// The highest fence told so far.
+    /// The highest fence that a client has got so far.
     told: Option<Fence>,
-    /// All fences told, and to which acquisition.
+    /// All fences that clients have got, and their acquisitions.
     issued: Vec<(Token, FenceBlock)>,
     grants: u32,
     broken: Option<String>,
 }
 
 impl Witness {
-    /// A lease was told, whether or not there was still time to use it.
+    /// Records that a client has got a lease, whether or not it still had time to use it.
     fn issued(&mut self, token: Token, fences: FenceBlock) {
         let overlap = self.issued.iter().find(|(other, theirs)| {
             *other != token && theirs.first() <= fences.last() && fences.first() <= theirs.last()
@@ -94,8 +95,8 @@ impl Witness {
     }
 }
 
-/// What happens to a message.
-fn fate(random: &mut Rng) -> Fault {
+/// Draws the fault of a message.
+fn draw_fault(random: &mut Rng) -> Fault {
     let mut travel = || match random.u8(..100) {
         0..2 => ms(random.u64(100..1_500)),
         2..20 => ms(random.u64(5..60)),
@@ -143,7 +144,7 @@ impl Client {
                 self.witness.lock().unwrap().issued(token, fences);
                 self.hold(&asked, fences, sent_at, told_before).await;
             } else if self.random.u8(..3) > 0 {
-                // What an earlier attempt left is given up, as a client's reaper would do it.
+                // Abandons what an earlier attempt left, as a client's clean-up does.
                 let leave = LeaveRequest::new(self.key.clone(), token);
                 drop(self.quorum.leave(&leave, ms(200)).await);
             }
@@ -181,7 +182,7 @@ impl Client {
                     Ok(_lost) => break,
                 }
             }
-            // The next may have it from the moment in which this one decides to give it back.
+            // The next client may have it from the moment at which this one decides to release it.
             if lease.status(self.clock.now()) == LeaseStatus::Held {
                 self.witness.lock().unwrap().stops(self.who);
             }
@@ -190,7 +191,7 @@ impl Client {
     }
 }
 
-/// One run; how many leases were granted, or what went wrong.
+/// One run; returns how many leases were granted, or what went wrong.
 fn simulate(seed: u64, lacks: Lacks) -> Result<u32, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -204,7 +205,7 @@ fn simulate(seed: u64, lacks: Lacks) -> Result<u32, String> {
         let nodes: Vec<Node> = (0..count).map(|_| Node::new(&mut random, lacks)).collect();
         let witness = Arc::new(Mutex::new(Witness::default()));
         let clock = TokioClock::new();
-        // Nodes are not born young.
+        // Lets the nodes' warm-up pass.
         sleep(secs(2)).await;
         let end = Instant::now() + RUN;
         let mut clients = Vec::new();
@@ -212,7 +213,7 @@ fn simulate(seed: u64, lacks: Lacks) -> Result<u32, String> {
             let links = nodes.iter().map(|node| {
                 let link = FaultStore::new(Arc::new(node.clone()));
                 let mut random = random.fork();
-                link.decide(move |_| fate(&mut random));
+                link.decide(move |_| draw_fault(&mut random));
                 Arc::new(link) as Arc<dyn Store>
             });
             let quorum = QuorumStore::builder(links.collect())
@@ -244,7 +245,7 @@ fn simulate(seed: u64, lacks: Lacks) -> Result<u32, String> {
     })
 }
 
-/// How many of the runs go wrong.
+/// How many of the runs find a violation.
 fn broken_runs(lacks: Lacks) -> Vec<String> {
     (0..seeds()).filter_map(|seed| simulate(seed, lacks).err()).collect()
 }

@@ -1,4 +1,4 @@
-//! Nodes of all sorts, and requests to quorums of them.
+//! Nodes of all kinds, and requests to quorums of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use leasehold_embedded::MemoryStore;
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 
-/// So long that only a call which hangs exceeds it.
+/// The limit for a call; only a call that hangs exceeds it.
 pub(crate) const CALL: Duration = Duration::from_secs(20);
 
 pub(crate) fn memories(count: usize) -> Vec<Arc<dyn Store>> {
     (0..count).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>).collect()
 }
 
-/// Stores on servers that need not run yet.
+/// Stores on servers that may still be down.
 pub(crate) fn connected(servers: &[RedisServer]) -> Vec<Arc<dyn Store>> {
     let store = |server: &RedisServer| RedisStore::connect_lazy(&server.url()).unwrap();
     servers.iter().map(|server| Arc::new(store(server)) as Arc<dyn Store>).collect()
@@ -33,12 +33,12 @@ pub(crate) fn key() -> Key {
     Key::new(format!("quorum/{}", Token::generate().unwrap().fingerprint())).unwrap()
 }
 
-/// Somebody new who wants the lock.
+/// The request of a new caller.
 pub(crate) fn wish(key: &Key, ttl: Duration) -> AcquireRequest {
     AcquireRequest::new(key.clone(), Token::generate().unwrap(), Ttl::new(ttl).unwrap())
 }
 
-/// Takes what is free.
+/// Acquires a free lock.
 pub(crate) async fn granted(store: &dyn Store, asked: &AcquireRequest) -> FenceBlock {
     match store.acquire(asked, CALL).await.unwrap() {
         Acquire::Granted(granted) => granted.fences,
@@ -46,7 +46,8 @@ pub(crate) async fn granted(store: &dyn Store, asked: &AcquireRequest) -> FenceB
     }
 }
 
-/// Asks as a client does: with a new token after each split among contenders, until the lock is somebody's.
+/// Requests like a client, with a new token after each split among contenders, until the result is
+/// clear.
 pub(crate) async fn ask_until_settled(store: &dyn Store, asked: &mut AcquireRequest) -> Acquire {
     loop {
         match store.acquire(asked, CALL).await.unwrap() {

@@ -1,4 +1,4 @@
-//! Who may come in, by which door, and with which rights.
+//! Access: by each kind of address, and with each user's rights.
 
 use leasehold_core::{
     ClientId, Effect, Error, ErrorKind, ForceReleaseRequest, ListRequest, Mode, Store as _,
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::common::{Caller, WITHIN, key};
 
-/// Uses everything that a store can do.
+/// Uses every feature of a store.
 async fn use_it_all(store: &RedisStore) -> Result<(), Error> {
     let key = key();
     let client = ClientId::generate().unwrap();
@@ -78,7 +78,7 @@ async fn the_documented_rights_are_enough_and_each_of_them_is_needed() {
     for right in rights {
         let others: Vec<&str> = rule.split(' ').filter(|word| *word != right).collect();
         set(&others.join(" "));
-        // A script that the server knows needs no EVAL.
+        // A script that the server has needs no EVAL.
         drop(server.cli(&["SCRIPT", "FLUSH"]));
         let tried = async { use_it_all(&RedisStore::connect(&url).await?).await }.await;
         let error = tried.expect_err(right);
@@ -86,8 +86,8 @@ async fn the_documented_rights_are_enough_and_each_of_them_is_needed() {
             assert_eq!(error.to_string(), "nobody was woken", "all else goes on");
             continue;
         }
-        // A script that may not do all it has to is found out before it has written anything, or
-        // else it is not known how far it came.
+        // A missing right is detected before the script's first write, or else the effect is
+        // unknown.
         assert_eq!(error.kind(), ErrorKind::Denied, "{right}: {error}");
         let command = right[1..].to_ascii_uppercase();
         if matches!(&*command, "PING" | "EVALSHA" | "SCAN" | "SUBSCRIBE") {

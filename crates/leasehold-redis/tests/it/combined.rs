@@ -1,4 +1,4 @@
-//! Requests of many callers that come at the same time, and go as few script calls.
+//! Simultaneous requests of many callers, which are sent in few script calls.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::replicated::pair;
 
 /// More than three calls take.
 const MANY: usize = 100;
-/// How many calls so many requests may take: there are 32 in each, but for the first.
+/// How many calls these requests may take: each has 32 of them, except the first.
 const FEW: u64 = 8;
 
 fn callers(store: &RedisStore, number: usize) -> Vec<Caller> {
@@ -56,7 +56,7 @@ fn fences(answers: Vec<Result<Acquire, Error>>) -> Vec<FenceBlock> {
     answers.into_iter().map(granted).collect()
 }
 
-/// A server, and a store that has made its connection and whose scripts the server knows.
+/// A server, and a store that is connected and whose scripts are loaded.
 async fn warm() -> (RedisServer, RedisStore) {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
@@ -91,7 +91,7 @@ async fn requests_that_come_together_take_few_calls_and_each_of_one_caller_takes
 
 #[tokio::test]
 async fn keys_that_somebody_made_endless_expire_again_when_their_expiry_is_next_told() {
-    // In calls of their own, and in one that they share.
+    // In separate calls, and in a shared one.
     for many in [1, MANY] {
         expire_again(many).await;
     }
@@ -99,14 +99,14 @@ async fn keys_that_somebody_made_endless_expire_again_when_their_expiry_is_next_
 
 async fn expire_again(many: usize) {
     let server = RedisServer::start();
-    // The expiry is told anew when a quarter of this has passed.
+    // The expiry is renewed when a quarter of this has passed.
     let url = format!("{}?fence_retention=1s", server.url());
     let store = RedisStore::connect(&url).await.unwrap();
     let mut callers = callers(&store, many);
     for caller in &mut callers {
         caller.request.ttl = Ttl::new(Duration::from_secs(1)).unwrap();
     }
-    // How many of the keys answer a command with a number.
+    // How many of the keys answer a command with this number.
     let count = |command: &str, number: &str| {
         let script = "local count = 0
             for _, key in ipairs(redis.call('KEYS', 'leasehold:*')) do
@@ -213,7 +213,7 @@ async fn a_call_that_would_take_long_puts_off_what_it_does_not_do() {
     for answer in take_together(&others).await {
         assert!(matches!(answer, Ok(Acquire::Busy(_))), "{answer:?}");
     }
-    // A call sees to 32 of those that take more than a look.
+    // A call handles 32 locks that take more than a look.
     let calls = server.command_calls("evalsha") - before;
     let most = u64::try_from(MANY).unwrap();
     assert!((most / 32..most / 2).contains(&calls), "{calls}");
@@ -221,7 +221,7 @@ async fn a_call_that_would_take_long_puts_off_what_it_does_not_do() {
 
 #[tokio::test]
 async fn a_call_makes_few_locks_that_were_never_used_and_takes_more_that_were() {
-    /// So many that calls are as large as they get.
+    /// Enough to fill calls to their limit.
     const CROWD: usize = 640;
     let (server, store) = warm().await;
     let crowd = callers(&store, CROWD);
@@ -239,7 +239,7 @@ async fn a_call_makes_few_locks_that_were_never_used_and_takes_more_that_were() 
 
 #[tokio::test]
 async fn what_is_put_off_keeps_its_turn_before_what_comes_behind_it() {
-    /// So many that calls are as large as they get, and one behind as many as a call makes.
+    /// Enough to fill calls to their limit, with one lock left over.
     const CROWD: usize = 300;
     const BEHIND: usize = 100;
     let (_server, store) = warm().await;
@@ -261,7 +261,7 @@ async fn requests_that_come_together_make_a_server_know_the_scripts_again() {
 
 type Taking<'a> = Pin<Box<dyn Future<Output = Result<Acquire>> + Send + 'a>>;
 
-/// Begins with all of them, and lets other tasks run in between as told.
+/// Starts all of them, and yields to other tasks `turns` times.
 async fn begun(callers: &[Caller], turns: usize) -> Vec<Taking<'_>> {
     let mut taking: Vec<Taking<'_>> = callers
         .iter()
@@ -282,7 +282,7 @@ async fn begun(callers: &[Caller], turns: usize) -> Vec<Taking<'_>> {
 #[tokio::test]
 async fn callers_that_go_disturb_no_other_and_what_they_asked_for_can_be_given_up() {
     let (server, store) = warm().await;
-    // Before anything was sent but for the first, and when most of it has been.
+    // When only the first request was sent, and when most of them were.
     for turns in [0, 50] {
         let all = callers(&store, MANY);
         server.pause();
@@ -364,7 +364,7 @@ async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connec
     let store = RedisStore::connect(&proxy.url()).await.unwrap();
     let warm = callers(&store, MANY);
     fences(take_together(&warm).await);
-    // More than all calls that are under way can hold.
+    // More than all calls under way can hold.
     let all = callers(&store, 3 * MANY);
     proxy.set(Fault::Stall);
     let before = proxy.stats().requests;
@@ -399,7 +399,7 @@ async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connec
             other => panic!("{other:?}"),
         }
     }
-    // What was in the queue goes over the next connection.
+    // The requests in the queue use the next connection.
     assert!(unknown > 1 && granted > 0, "{granted} granted, {unknown} unknown");
 }
 
@@ -408,7 +408,7 @@ async fn a_runtime_that_ends_leaves_the_queue_to_nobody() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let other = store.clone();
-    // It answers nobody before the runtime has ended.
+    // The server stays silent until the runtime has ended.
     server.pause();
     tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -460,7 +460,7 @@ async fn a_server_without_the_scripts_is_not_sent_again_what_was_given_up() {
     let store = RedisStore::connect(&proxy.url()).await.unwrap();
     let direct = RedisStore::connect(&server.url()).await.unwrap();
     Caller::new(&store, &key()).take().await;
-    // It knows what gives up, and does not know what takes.
+    // The server has the script that abandons, but not the one that acquires.
     assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
     let nothing = Caller::new(&direct, &key());
     direct.leave(&nothing.leaving(), WITHIN).await.unwrap();
@@ -473,7 +473,7 @@ async fn a_server_without_the_scripts_is_not_sent_again_what_was_given_up() {
         let (store, request) = (caller.store.clone(), caller.request.clone());
         tasks.spawn(async move { store.acquire(&request, WITHIN).await });
     }
-    // One goes alone, and the others together.
+    // One request is sent alone, and the others together.
     proxy.wait_for(|stats| stats.requests_forwarded >= sent + 2).await;
     tasks.shutdown().await;
     for caller in &all {

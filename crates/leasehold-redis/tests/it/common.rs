@@ -1,4 +1,4 @@
-//! Small words for the tests: callers, requests, and patience.
+//! Helpers for the tests: callers, requests, and patience.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use leasehold_core::{
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
 
-/// Longer than any call takes, also on a machine that does ten other things.
+/// Longer than any call takes, even on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
-/// For calls that are to run out of time.
+/// For calls that should time out.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
 pub(crate) fn ttl(seconds: u64) -> Ttl {
@@ -27,7 +27,7 @@ pub(crate) fn key() -> Key {
     Key::new(format!("it/{}/{number}", std::process::id())).unwrap()
 }
 
-/// Someone who wants a lock.
+/// A caller that wants a lock.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) store: RedisStore,
@@ -40,7 +40,7 @@ impl Caller {
         Self { store: store.clone(), request }
     }
 
-    /// One who waits in line.
+    /// A caller that queues.
     pub(crate) fn patient(store: &RedisStore, key: &Key, client: ClientId) -> Self {
         let mut caller = Self::new(store, key);
         caller.request.queue = Some(QueueRequest::new(client, 7, ttl(60)));
@@ -69,7 +69,7 @@ impl Caller {
         RenewRequest::new(self.request.key.clone(), self.request.token, fences, ttl(60))
     }
 
-    /// A release in time, as nearly all are.
+    /// A release before the deadline, as most are.
     pub(crate) fn ending(&self, fences: FenceBlock) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.request.key.clone(), self.request.token, fences);
         request.in_time = true;
@@ -81,7 +81,7 @@ impl Caller {
     }
 }
 
-/// All that is stored for a lock, as it is.
+/// All stored fields of a lock.
 pub(crate) async fn fields(server: &RedisServer, key: &Key) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let client = redis::Client::open(server.url()).unwrap();
     let mut raw = client.get_multiplexed_async_connection().await.unwrap();
@@ -112,14 +112,14 @@ pub(crate) fn slot(number: u32) -> Vec<u8> {
     [&b"@"[..], &number.to_le_bytes()].concat()
 }
 
-/// The field of a place.
+/// The field of a position.
 pub(crate) fn place_name(place: u64) -> Vec<u8> {
     #[expect(clippy::cast_precision_loss, reason = "places are below 2^53")]
     let place = place as f64;
     place.to_be_bytes().to_vec()
 }
 
-/// All that an error says in any way, to look for what it must not say.
+/// All texts of an error, to search for secrets.
 pub(crate) fn all_words(error: &Error) -> String {
     let mut words = format!("{error} {error:?} {error:#?}");
     let mut source = std::error::Error::source(error);

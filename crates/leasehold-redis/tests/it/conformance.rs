@@ -11,7 +11,7 @@ use leasehold_testkit::server::{self, RedisServer};
 static WITH_SOCKET: LazyLock<RedisServer> =
     LazyLock::new(|| RedisServer::builder().unix_socket().start());
 
-/// One of each for all cases. Nobody fails over, so that no case meets it.
+/// One of each for all cases. No case causes a fail-over, so that no other case meets one.
 static SENTINELS: LazyLock<SentinelSet> =
     LazyLock::new(|| SentinelSet::builder().replicas(1).start());
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::builder().replicas(0).start());
@@ -32,7 +32,7 @@ leasehold_testkit::conformance_tests_by_module!(
     lacks: [sets],
 );
 
-/// Without a wake channel, all else has to work.
+/// Without a wake channel, the rest must work.
 mod borrowed {
     use super::*;
 

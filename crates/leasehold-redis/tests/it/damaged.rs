@@ -1,4 +1,4 @@
-//! What another program damaged is called that by whatever comes across it, and nobody is given what is held.
+//! Data damaged by another program is reported as such, and a held lock is not granted again.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -54,10 +54,10 @@ const OPS: [Op; 15] = [
     Op::ForceRelease,
 ];
 
-/// What an operation came to that did not fail.
+/// The result of a successful operation.
 #[derive(Debug)]
 enum Done {
-    /// A stranger has the lock.
+    /// Another caller got the lock.
     Granted,
     Shown(Option<LockInfo>),
     Answered,
@@ -67,11 +67,11 @@ enum Done {
 enum Damage {
     Removed,
     Written(Vec<u8>),
-    /// It can be read, and says something else.
+    /// It can be read, but has changed.
     Changed(Vec<u8>),
 }
 
-/// A lock that is held, with whoever holds it or waits for it.
+/// A held lock, with its holders and waiters.
 struct Lock {
     store: RedisStore,
     raw: MultiplexedConnection,
@@ -79,9 +79,9 @@ struct Lock {
     holder: Caller,
     fences: FenceBlock,
     waiter: Caller,
-    /// Whoever would share it with no holder of this one.
+    /// A mode that excludes every holder of this lock.
     stranger: Mode,
-    /// Another lock, which is whole.
+    /// Another lock, which is undamaged.
     other: (Caller, FenceBlock),
     fields: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -95,7 +95,7 @@ fn long(mut caller: Caller) -> Caller {
 }
 
 impl Lock {
-    /// Held so, by so many, with so many in line.
+    /// A lock with a holder for each of `modes`, and this many waiters.
     async fn new(server: &RedisServer, modes: &[Mode], stranger: Mode, waiters: usize) -> Self {
         let store = RedisStore::connect(&server.url()).await.unwrap();
         let client = redis::Client::open(server.url()).unwrap();
@@ -227,7 +227,7 @@ impl Lock {
         }
     }
 
-    /// Everything that can be made of one field.
+    /// Every damage of each field.
     fn damages(&self) -> Vec<(Vec<u8>, Damage)> {
         let mut damages = Vec::new();
         for (name, value) in &self.fields {
@@ -235,7 +235,7 @@ impl Lock {
             for odd in ["garbage", " ", "0", "1 1 1 1 x"] {
                 damages.push((name.clone(), Damage::Written(odd.into())));
             }
-            // Of waiters and sharers one is as another.
+            // One waiter and one sharer stand for all.
             for end in 1..value.len() {
                 damages.push((name.clone(), Damage::Written(value[..end].to_owned())));
             }
@@ -250,18 +250,18 @@ impl Lock {
         damages
     }
 
-    /// Damages each field in each way, and tries everything.
+    /// Damages each field in each way, and tries every operation.
     async fn check(mut self) {
         let mut wrong = Vec::new();
         for (field, damage) in self.damages() {
             for op in OPS {
-                // A number of sharers that is too large is looked through by these, which takes as long.
+                // These visit all sharers up to the stored number, so a huge number takes long.
                 let looks_through = matches!(op, Op::Ask | Op::ForceRelease);
                 if looks_through && matches!(damage, Damage::Changed(_)) {
                     continue;
                 }
                 self.put_back(&field, &damage).await;
-                // A list has no place for what is none of its locks.
+                // A list only contains locks, so it can't report a key without a state.
                 let unlisted = op == Op::List && field == b"state";
                 let free = unlisted && matches!(damage, Damage::Removed);
                 let free = free || matches!(damage, Damage::Changed(_));
@@ -284,12 +284,12 @@ impl Lock {
     }
 }
 
-/// What of an error does not say that the lock is damaged.
+/// Why an error is not one about a damaged lock, if so.
 fn is_no_damage(error: &Error) -> Option<String> {
     let text = all_words(error);
     let said = text.contains("remove its key") && !text.contains("user_script");
     let damaged = error.kind() == ErrorKind::Corrupt && error.effect() != Effect::Applied && said;
-    // Nothing tells a lock without its state from something else, nor from one of another version.
+    // A lock without its state looks like foreign data, or like another version.
     let other = matches!(error.kind(), ErrorKind::Foreign | ErrorKind::Unsupported);
     let damaged = damaged || other && error.effect() == Effect::NotApplied;
     (!damaged).then(|| format!("{:?} {:?} {error}", error.kind(), error.effect()))
@@ -307,13 +307,13 @@ async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_i
     let written = |bytes: &[u8]| Damage::Written(bytes.to_owned());
     let mut lock = Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 2).await;
     let state = lock.fields[&b"state"[..]].clone();
-    // One that was cut off where a shape ends that has less in it has the byte of its own.
+    // Cut off at the size of a smaller shape, a state still has its own first byte.
     let cuts = [&state[..30], &state[..51], &state[..74], &state[..86]].map(written);
     let longer = [&state[..], b"x"].concat();
     let states = cuts.into_iter().chain([written(&longer), written(b"\x11"), written(b"")]);
     let states = states.map(|damage| (&b"state"[..], damage, ErrorKind::Corrupt));
     let gone = (&b"state"[..], removed.clone(), ErrorKind::Foreign);
-    // Who looks at the state alone gets along without it.
+    // An operation that only reads the state succeeds without it.
     let abouts = [removed, written(b"garbage"), written(b"")];
     let abouts = abouts.map(|it| (&b"about"[..], it, ErrorKind::Corrupt));
     let tells = [Op::Inspect, Op::Try, Op::Wait, Op::WaitOn, Op::TakeAll];
@@ -324,7 +324,7 @@ async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_i
             let what = format!("{op:?}, {} {damage:?}: {outcome:?}", field.escape_ascii());
             let told = outcome.as_ref().err().map(Error::kind);
             match (field, op, kind) {
-                // A list has no place for what is none of its locks.
+                // A list only contains locks, so it can't report a key without a state.
                 (_, Op::List, ErrorKind::Foreign) => assert_eq!(told, None, "{what}"),
                 (b"about", op, _) if op != Op::List && !tells.contains(&op) => {
                     assert_eq!(told, None, "{what}");
@@ -352,7 +352,7 @@ async fn a_hold_that_was_removed_is_shown_before_and_after_it_is_written_anew() 
         };
         let before = shown(&lock).await;
         assert!(matches!(lock.attempt(Op::Try).await.unwrap(), Done::Answered));
-        // It looks at each.
+        // This one visits each of them.
         lock.attempt(Op::Ask).await.unwrap();
         let after = shown(&lock).await;
         assert_eq!(before.holders.len(), modes.len(), "{before:?}");

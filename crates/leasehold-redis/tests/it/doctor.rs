@@ -1,4 +1,4 @@
-//! What an examination finds on servers that are set badly on purpose.
+//! The findings on servers with bad settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) fn about<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
     first
 }
 
-/// Waits for something that has to happen.
+/// Waits for an event that must happen.
 pub(crate) async fn until(what: &str, happened: impl Fn() -> bool + Send + Sync) {
     let looks = async {
         while !happened() {
@@ -157,13 +157,13 @@ async fn a_primary_with_an_unneeded_replica_is_a_warning() {
     assert_eq!(about(&findings, "replication").severity, Severity::Problem, "{findings:#?}");
 }
 
-/// What is lacking for messages alone is told of them.
+/// Missing rights for notifications alone are reported with those.
 fn is_about_rights(finding: &Finding) -> bool {
     matches!(&*finding.topic, "rights" | "wake") && finding.found.contains("locks may ")
         || finding.topic == "rights"
 }
 
-/// A server whose user `locks` has the rights of these features and what is added.
+/// A server whose user `locks` has the rights for these features, and further ones.
 fn restricted(features: &[Feature], more: &str) -> RedisServer {
     let rule = acl::rule("redis://h", "locks", features).unwrap();
     let rule = rule.strip_prefix("ACL SETUSER locks reset on >PASSWORD ").unwrap();
@@ -193,7 +193,7 @@ async fn a_user_who_may_only_lock_learns_what_it_may_not_do() {
 async fn the_advice_about_rights_is_enough() {
     let server = restricted(&[Feature::Lock, Feature::Doctor], "");
     let url = server.url_for("locks", "secret");
-    // A server looks at commands before keys and channels, so it may take more than one round.
+    // A server checks commands before keys and channels, so it may take several rounds.
     for _ in 0..4 {
         for finding in examined(&url).await {
             if is_about_rights(&finding)
@@ -269,7 +269,7 @@ async fn a_command_that_was_renamed_is_missed() {
     assert!(about(&findings, "settings").found.contains("CONFIG GET"));
 }
 
-/// Passes on what it gets, with `struct` misspelt: scripts don't find it then.
+/// Forwards all data with `struct` misspelt, so that scripts lack it.
 async fn relay(from: tokio::net::TcpStream, to: std::net::SocketAddr) -> std::io::Result<()> {
     let mut server = tokio::net::TcpStream::connect(to).await?;
     let (mut from_client, mut to_client) = from.into_split();
@@ -285,7 +285,7 @@ async fn relay(from: tokio::net::TcpStream, to: std::net::SocketAddr) -> std::io
             while let Some(at) = held.windows(6).position(|word| word == b"struct") {
                 held[at] = b'x';
             }
-            // What a word may begin with waits for the rest of it; no request ends so.
+            // A possible begin of the word waits for the rest of it; requests never end so.
             let begun = (1..6).rev().find(|length| held.ends_with(&b"struct"[..*length]));
             let rest = held.split_off(held.len() - begun.unwrap_or(0));
             to_server.write_all(&held).await?;
@@ -313,7 +313,7 @@ async fn a_server_whose_scripts_lack_struct_is_told_in_words() {
     assert!(scripts.means.contains("can't be taken"), "{scripts:?}");
     assert_eq!(about(&findings, "rights").severity, Severity::Fine, "{findings:#?}");
     serving.abort();
-    // The same server without the relay has it.
+    // The same server has it without the relay.
     let findings = examined(&server.url()).await;
     assert_eq!(about(&findings, "scripts").severity, Severity::Fine);
 }

@@ -1,5 +1,7 @@
-//! What an examination finds beyond one server's own settings: replicas that may take over, room for
-//! clients, slots on their way, and whether scripts may wake those who wait.
+//! Findings beyond one server's own settings.
+//!
+//! They are about replicas that may take over, capacity for clients, moving slots, and whether
+//! scripts may notify waiters.
 
 use std::future::poll_fn;
 use std::net::TcpStream;
@@ -222,7 +224,7 @@ async fn sentinels_that_can_not_agree_on_a_fail_over_are_told() {
     assert_eq!(finding.severity, Severity::Warning, "{finding:?}");
     assert!(finding.found.starts_with("3 of 3 sentinels could not fail over"), "{finding:?}");
     assert_eq!(about(&findings, "sentinels").severity, Severity::Fine, "{findings:#?}");
-    // Two of three that are gone are no majority.
+    // Without two of three there is no majority.
     for sentinel in sentinels {
         assert_eq!(sentinel.cli(&["SENTINEL", "SET", "mymaster", "quorum", "1"]), "OK");
     }

@@ -1,4 +1,4 @@
-//! What is not ours is left alone, byte for byte.
+//! Foreign data is left unchanged, byte for byte.
 
 use leasehold_core::{
     Effect, Error, ErrorKind, Fence, ForceReleaseRequest, ListRequest, Mode, Store as _,
@@ -9,7 +9,7 @@ use leasehold_testkit::server::{self, RedisServer};
 use crate::common::{Caller, WITHIN, key};
 
 fn dump(server: &RedisServer, key: &str) -> String {
-    // Lists and the like have no one command that shows them all; their type and length do here.
+    // Lists and other types lack a common command that shows them; type and length suffice here.
     let kind = server.cli(&["TYPE", key]);
     let content = match &*kind {
         "string" => server.cli(&["GET", key]),
@@ -22,7 +22,7 @@ fn dump(server: &RedisServer, key: &str) -> String {
     format!("{kind} {content} {}", server.cli(&["PTTL", key]))
 }
 
-/// Tries everything that could touch the lock, and returns what each said.
+/// Tries every operation on the lock, and returns the error of each.
 async fn try_all(caller: &Caller) -> Vec<(&'static str, Option<Error>)> {
     let Caller { store, request } = caller;
     let fences = leasehold_core::FenceBlock::new(Fence::ZERO, 1);
@@ -181,7 +181,7 @@ async fn names_that_are_only_remembered_do_not_count_in_a_list() {
     let model = Caller::new(&store, &key());
     let fences = model.take().await;
     store.release(&model.ending(fences), WITHIN).await.unwrap();
-    // More than a list may have.
+    // More than the limit of a list.
     let copy = "local stored = redis.call('HGETALL', KEYS[1])
          for i = 1, 100001 do redis.call('HSET', 'leasehold:{idle/' .. i .. '}', unpack(stored)) end";
     let record = format!("leasehold:{{{}}}", model.request.key);

@@ -1,4 +1,4 @@
-//! Servers that may have forgotten leases, where grants count only when replicas have them.
+//! Servers that may have forgotten leases, if grants count only after replicas have confirmed them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::common::{Caller, WITHIN, key, ttl};
 use crate::replicated::{pair, take_at_last};
 
-/// Waits until the server says that it has run for longer than this.
+/// Waits until the server reports that it has run for longer than this.
 async fn grow_old(server: &RedisServer, seconds: u64) {
     let deadline = Instant::now() + WITHIN;
     while server.info("server")["uptime_in_seconds"].parse::<u64>().unwrap() <= seconds {
@@ -39,7 +39,7 @@ async fn a_server_that_was_restarted_empty_grants_nothing_while_a_lease_may_run(
     let fences = take_at_last(&holder).await;
     let believed_until = Instant::now() + ttl(4).duration();
 
-    // Before anybody could take notice: the replica follows, and forgets as well.
+    // Before any client notices: the replica follows, and forgets as well.
     primary.restart();
     assert_eq!(primary.cli(&["DBSIZE"]), "0");
     let (fresh, mut refused) = (of_process(), 0);
@@ -47,7 +47,7 @@ async fn a_server_that_was_restarted_empty_grants_nothing_while_a_lease_may_run(
     loop {
         assert!(Instant::now() < deadline, "it is never believed again");
         let asked_at = Instant::now();
-        // A process of its own each time, which knows nothing of before, and two that stay.
+        // A new process each time, without earlier knowledge, and two stores that stay.
         let answers = [
             taker(&of_process()).try_take().await,
             taker(&fresh).try_take().await,
@@ -74,7 +74,7 @@ async fn a_server_that_was_restarted_empty_grants_nothing_while_a_lease_may_run(
     drop(replica);
 }
 
-/// A store to which the server is too young, and one that believes it.
+/// A store for which the server is warming up, and a store that trusts it.
 async fn wary_and_sure(primary: &RedisServer) -> (RedisStore, RedisStore) {
     let url = format!("{}?replicas=1", primary.url());
     let wary = RedisStore::connect(&url).await.unwrap();
@@ -102,7 +102,7 @@ async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forg
     let error = wary.acquire(request, WITHIN).await.unwrap_err();
     let after = error.retry_after().expect("it says when it grants");
     assert!(after > ttl(30).duration() && after < ttl(65).duration(), "{after:?}");
-    // What it has not forgotten runs on.
+    // The leases that it remembers continue.
     let renewed = wary.renew(&[reader.renewal(fences)], WITHIN).await.remove(0).unwrap();
     assert_eq!(renewed, Renew::Renewed);
 }
@@ -114,7 +114,7 @@ async fn a_place_in_line_is_kept_at_a_server_that_may_have_forgotten_leases_and_
     let (name, client) = (key(), ClientId::generate().unwrap());
     let callers: Vec<Caller> = (0..20).map(|_| Caller::patient(&wary, &name, client)).collect();
     for round in 0..3 {
-        // In the first round one after the other, so that the order is known; then all together.
+        // In the first round one after the other, for a known order; then all together.
         let answers = if round == 0 {
             let mut answers = Vec::new();
             for caller in &callers {
@@ -144,7 +144,7 @@ async fn a_place_in_line_is_kept_at_a_server_that_may_have_forgotten_leases_and_
         let info = wary.inspect(&name, WITHIN).await.unwrap().unwrap();
         assert_eq!((info.holders.len(), info.waiters.len()), (1, 19));
     }
-    // What came of it counts for those who ask when the server is believed.
+    // Its effects count for callers that come after the warm-up.
     for (position, caller) in callers.iter().enumerate() {
         match sure.acquire(&caller.request, WITHIN).await.unwrap() {
             Acquire::Already(_) => assert_eq!(position, 0),

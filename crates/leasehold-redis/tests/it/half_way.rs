@@ -1,6 +1,7 @@
-//! Servers that refuse one of the commands in the middle of a script: what is called undone is
-//! undone, and the lock goes on as if nothing had been asked. And keys from which somebody else took the
-//! expiry.
+//! Servers that refuse one of the commands in the middle of a script.
+//!
+//! A change reported as undone is undone, and the lock continues as if it had not been requested.
+//! Also keys from which another program removed the expiry.
 
 use leasehold_core::{
     AskRequest, ClientId, ConvertRequest, Effect, Error, ErrorKind, FenceBlock,
@@ -11,7 +12,7 @@ use leasehold_testkit::server::RedisServer;
 
 use crate::common::{Caller, WITHIN, fields, key, record, ttl};
 
-/// A lock in use: its holders with their fences, those who wait, and one who has not come yet.
+/// A lock in use: its holders with their fences, its waiters, and a caller that comes later.
 struct Scene {
     holders: Vec<(Caller, FenceBlock)>,
     waiters: Vec<Caller>,
@@ -19,7 +20,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Shared by so many, or held alone.
+    /// A lock with `sharers` sharers, or with an exclusive holder.
     async fn set(store: &RedisStore, sharers: usize) -> Self {
         let (key, client) = (key(), ClientId::generate().unwrap());
         let mut holders = Vec::new();
@@ -38,7 +39,7 @@ impl Scene {
         Self { holders, waiters, newcomer: Caller::patient(store, &key, client) }
     }
 
-    /// The operation of that number, over this store; `None` after the last.
+    /// Carries out the operation with this number over this store; `None` after the last.
     async fn carry_out(&self, number: usize, store: &RedisStore) -> Option<Result<(), Error>> {
         let (holder, fences) = &self.holders[0];
         let key = &holder.request.key;
@@ -63,7 +64,7 @@ impl Scene {
                 store.convert(&request, WITHIN).await.map(drop)
             }
             6 => {
-                let request = AskRequest::new(key.clone(), OwnerName::new("somebody").unwrap());
+                let request = AskRequest::new(key.clone(), OwnerName::new("operator").unwrap());
                 store.ask(&request, WITHIN).await.map(drop)
             }
             7 => {
@@ -82,7 +83,7 @@ impl Scene {
     }
 }
 
-/// Carries each operation out while something is refused, and says how many were.
+/// Carries each operation out while a command is refused; returns how many were refused.
 async fn refuse(
     server: &RedisServer,
     store: &RedisStore,
@@ -153,7 +154,7 @@ async fn leases_that_are_renewed_together_at_the_memory_limit_stay_their_holders
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let mut holders = [key(), key(), key()].map(|key| Caller::new(&store, &key));
-    // Made of digits, so that part of one can be taken for a length.
+    // Of digits, so that part of one could pass for a length.
     for (holder, digits) in holders.iter_mut().zip([0x11, 0x22, 0x33]) {
         holder.request.token = Token::from_bytes([digits; 16]);
     }
@@ -175,9 +176,9 @@ async fn leases_that_are_renewed_together_at_the_memory_limit_stay_their_holders
     }
 }
 
-/// Takes the expiry from the key, lets something happen, and says whether that changed the lock. What
-/// changed it gave the key its expiry again; or it was an early exit, which does not ask for it, and what is
-/// asked next that is none does.
+/// Removes the key's expiry, runs an operation, and returns whether it changed the lock. An
+/// operation with a change must set the expiry again. The exception is an early exit, which does
+/// not check it; then the next operation without an exit must set it.
 async fn is_ended_again<T>(
     server: &RedisServer,
     store: &RedisStore,
@@ -199,7 +200,7 @@ async fn is_ended_again<T>(
         closing.try_take().await.unwrap();
     }
     let left = left();
-    // Something is remembered for ten minutes, and of a lease of an hour a little more.
+    // Fences are remembered for ten minutes, and with a lease of an hour a little longer.
     assert!(!changed || (600_000..=4_500_000).contains(&left), "{left} after a change");
     changed
 }
@@ -235,7 +236,7 @@ async fn a_key_that_somebody_made_endless_expires_again_with_what_goes_no_short_
     let ending = holder.ending(first);
     assert!(is_ended_again(&server, &store, key, store.release(&ending, WITHIN)).await, "released");
     assert!(is_ended_again(&server, &store, key, holder.try_take()).await, "taken again");
-    // Whoever looks only writes nothing.
+    // A mere look writes nothing.
     let busy = Caller::new(&store, key);
     assert!(!is_ended_again(&server, &store, key, busy.try_take()).await, "found busy");
 

@@ -1,4 +1,4 @@
-//! Requests that reach the server after their time: nobody waits for them, so they take nothing.
+//! Requests that reach the server after their callers stopped waiting acquire nothing.
 
 use std::fmt::Debug;
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ use leasehold_testkit::server::RedisServer;
 
 use super::common::{Caller, SHORT, WITHIN, key, ttl};
 
-/// A server, and a way to it on which requests can be held up.
+/// A server, and a connection to it that can delay requests.
 struct Road {
     _server: RedisServer,
     proxy: Proxy,
@@ -29,7 +29,7 @@ impl Road {
         let proxy = Proxy::start(server.addr());
         let direct = RedisStore::connect(&server.url()).await.unwrap();
         let slow = RedisStore::connect(&proxy.url()).await.unwrap();
-        // The way is open, and the server knows all scripts: nobody would send one whole later.
+        // Without delay, and with all scripts loaded, so that no request has to send one later.
         let caller = Caller::new(&slow, &key());
         let fences = caller.take().await;
         direct.renew(&[caller.renewal(fences)], WITHIN).await.remove(0).unwrap();
@@ -42,9 +42,10 @@ impl Road {
         Self { _server: server, proxy, direct, slow }
     }
 
-    /// Sends something that is held up until its caller has given it up. Returns once the server has got it.
+    /// Sends a request that is delayed until its caller has abandoned it. Returns once the server
+    /// has received it.
     async fn late<T: Debug>(&self, request: impl Future<Output = Result<T, Error>>) {
-        // The connection is not taken for dead yet.
+        // Keeps the connection from counting as dead.
         Caller::new(&self.slow, &key()).take().await;
         let before = self.proxy.stats();
         self.proxy.set(Fault::Stall);
@@ -72,7 +73,7 @@ impl Road {
         tokio::time::timeout(WITHIN, free).await.unwrap();
     }
 
-    /// The lock is to be had by anybody.
+    /// Checks that the lock is free.
     async fn is_free(&self, key: &Key) {
         let info = self.direct.inspect(key, WITHIN).await.unwrap();
         let nothing = info.is_none_or(|info| {
@@ -85,7 +86,7 @@ impl Road {
     }
 }
 
-/// What is asked for a lock in each way that there is.
+/// A request for the lock in each possible mode.
 fn ways(store: &RedisStore) -> Vec<Caller> {
     let number = |count: u32| NonZeroU32::new(count).unwrap();
     let modes = [
@@ -124,7 +125,7 @@ async fn a_release_that_comes_late_closes_nothing() {
         road.late(caller.store.release(&ending, SHORT)).await;
         let info = road.direct.inspect(&caller.request.key, WITHIN).await.unwrap();
         assert!(info.is_none_or(|info| info.closed_for.is_none()), "{ending:?}");
-        // Asked again in time, it does both.
+        // Sent again in time, it does both.
         let again = road.direct.release(&ending, WITHIN).await.unwrap();
         assert_eq!(again, if runs_on { Release::Released } else { Release::Late });
         let info = road.direct.inspect(&caller.request.key, WITHIN).await.unwrap().unwrap();

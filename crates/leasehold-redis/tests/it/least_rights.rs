@@ -1,5 +1,4 @@
-//! The rule that `acl::rule` makes for a feature lets a user do what the feature says, and each
-//! word of it is needed.
+//! The rule of `acl::rule` for a feature lets a user do what it covers, and needs all its words.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::common::{Caller, WITHIN, key, ttl};
 use crate::log::event;
 
-/// How long a message that is allowed may take; one that is not allowed never comes.
+/// How long an allowed message may take; a forbidden one never comes.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(2);
 
 async fn taken(caller: &Caller) -> Result<leasehold_core::FenceBlock, Error> {
@@ -25,7 +24,7 @@ async fn taken(caller: &Caller) -> Result<leasehold_core::FenceBlock, Error> {
     }
 }
 
-/// Exclusive locks, in each way that they can begin, go on and end.
+/// Exclusive locks, in each way in which they can begin, continue and end.
 async fn lock(store: &RedisStore) -> Result<(), Error> {
     let key = key();
     let holder = Caller::new(store, &key);
@@ -52,7 +51,7 @@ async fn lock(store: &RedisStore) -> Result<(), Error> {
     Ok(())
 }
 
-/// The line: joined, kept, left, passed on with a message and without, and cleared of the dead.
+/// The queue: joined, kept, left, granted with a notification and without, and cleared of the dead.
 async fn wait(store: &RedisStore) -> Result<(), Error> {
     let key = key();
     let client = ClientId::generate().unwrap();
@@ -74,7 +73,7 @@ async fn wait(store: &RedisStore) -> Result<(), Error> {
             }
             assert!(matches!(store.acquire(&request, WITHIN).await?, Acquire::Waiting(_)));
         }
-        // The dead one's place is over at the second round.
+        // The dead waiter's position ends in the second round.
         sleep(Duration::from_millis(25)).await;
     }
     let late = Caller::patient(store, &key, client);
@@ -127,7 +126,7 @@ async fn do_what_it_says(store: &RedisStore, feature: Feature) -> Result<(), Err
     }
 }
 
-/// Gives the user `locks` exactly the rights of these words, and does what the features say.
+/// Gives the user `locks` exactly the rights of these words, and uses the features.
 async fn tried(
     server: &RedisServer,
     url: &str,
@@ -135,7 +134,7 @@ async fn tried(
     features: &[Feature],
 ) -> Result<(), Error> {
     assert_eq!(server.cli(words), "OK");
-    // A script that the server knows needs no EVAL.
+    // A script that the server has needs no EVAL.
     assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
     let store = RedisStore::connect(url).await?;
     for feature in features {

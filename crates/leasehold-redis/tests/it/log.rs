@@ -1,4 +1,4 @@
-//! The log of a lock on a server: cut, forgotten, and nothing to anything else there.
+//! The log of a lock on a server: limited, forgotten in time, and separate from all other keys.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_log_keeps_the_last_events_for_a_week() {
     let left: u64 = server.cli(&["PTTL", &name]).trim().parse().unwrap();
     let week = Duration::from_secs(7 * 24 * 60 * 60);
     assert!(Duration::from_millis(left) <= week && Duration::from_millis(left) > week / 2);
-    // It is no lock.
+    // It is not listed as a lock.
     let listing = store.list(&ListRequest::default(), WITHIN).await.unwrap();
     assert!(listing.locks.is_empty() && listing.unreadable.is_empty(), "{listing:?}");
 }

@@ -1,4 +1,4 @@
-//! The store against real servers, and against what happens to them.
+//! The store on real servers, and under their faults.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! More holders and waiters than one call looks at, and the dead among them.
+//! More holders and waiters than one call visits, and dead ones among them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::common::{Caller, WITHIN, fields, key};
 
-/// More than twice what one call looks at.
+/// More than twice what one call visits.
 const MANY: u32 = 700;
-/// How long leases last that run out in a test: all of them are taken in less.
+/// The length of leases that expire in a test: acquiring them all takes less.
 const SOON: Duration = Duration::from_secs(4);
 
 fn permits(count: u32, limit: u32) -> Mode {
@@ -30,7 +30,7 @@ fn waiting(store: &RedisStore, key: &Key, client: ClientId, window_ms: u64) -> C
     caller
 }
 
-/// Takes all of them, many at a time.
+/// Acquires all of them, many at a time.
 async fn take_all(store: &RedisStore, requests: Vec<AcquireRequest>) -> Vec<Acquire> {
     let mut tasks = tokio::task::JoinSet::new();
     for (number, request) in requests.into_iter().enumerate() {
@@ -42,14 +42,14 @@ async fn take_all(store: &RedisStore, requests: Vec<AcquireRequest>) -> Vec<Acqu
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// How many places and sharers are stored, which have fields of so many bytes: docs/wire.md.
+/// How many positions and sharers are stored, which have fields of these sizes: docs/wire.md.
 async fn stored(server: &RedisServer, key: &Key) -> (usize, usize) {
     let fields = fields(server, key).await;
     let of = |length| fields.keys().filter(|name| name.len() == length).count();
     (of(8), fields.keys().filter(|name| name.len() == 5 && name.starts_with(b"@")).count())
 }
 
-/// When the first place of a line may run out.
+/// When the first position of a queue may expire.
 async fn soonest(server: &RedisServer, key: &Key) -> u64 {
     let state = &fields(server, key).await[&b"state"[..]];
     let soonest = f64::from_le_bytes(state[79..87].try_into().unwrap());
@@ -65,7 +65,7 @@ fn present(server: &RedisServer) -> u64 {
     parts.next().unwrap() * 1_000_000 + parts.next().unwrap()
 }
 
-/// Waits until what begins now and lasts for so long is over on the server's clock.
+/// Waits until this much time has passed on the server's clock.
 async fn over(server: &RedisServer, length: Duration) {
     let end = present(server) + u64::try_from(length.as_micros()).unwrap();
     while present(server) <= end {
@@ -86,7 +86,7 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
     let alive = waiting(&store, &key, client, 60_000);
     alive.wait().await;
     assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
-    // Each call does its share; a newcomer without a place does not get past who waits.
+    // Each call does a part; a newcomer without a position does not overtake the waiters.
     let mut calls = 0;
     while !matches!(alive.try_take().await.unwrap(), Acquire::Already(_) | Acquire::Granted(_)) {
         calls += 1;
@@ -114,13 +114,13 @@ async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
     let dead = (0..MANY).map(|_| waiting(&store, &key, client, 10).request).collect();
     take_all(&store, dead).await;
     back.wait().await;
-    // Until no place runs out soon, so that nothing is swept any more.
+    // Until every position lasts long, so that nothing is left to sweep.
     let deadline = Instant::now() + WITHIN;
     while stored(&server, &key).await.0 > 2 || soonest(&server, &key).await < present(&server) {
         assert!(Instant::now() < deadline, "the dead are never forgotten");
         Caller::new(&store, &key).try_take().await.unwrap();
     }
-    // More places were given up between the two than one call looks at.
+    // Between the two, more positions were abandoned than one call visits.
     store.leave(&front.leaving(), WITHIN).await.unwrap();
     assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
     for _ in 0..MANY / 256 {
@@ -136,7 +136,8 @@ async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let client = ClientId::generate().unwrap();
-    // A range of the line reaches so far behind a place, and those in between leave larger gaps.
+    // A range of the queue extends this far after a position, and waiters that left make larger
+    // gaps.
     for steps in [1, 3] {
         let key = key();
         let holder = Caller::new(&store, &key);
@@ -160,7 +161,7 @@ async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
         }
         assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
         let state = &fields(&server, &key).await[&b"state"[..]];
-        assert_eq!(state.len(), 51, "free, though somebody waits: {state:?}");
+        assert_eq!(state.len(), 51, "free, in spite of a waiter: {state:?}");
         assert!(matches!(last.try_take().await.unwrap(), Acquire::Already(_)));
     }
 }
@@ -187,7 +188,7 @@ async fn many_permits_run_out_and_are_given_out_again() {
     over(&server, SOON).await;
     let mut calls = 0;
     while stored(&server, &key).await.1 > 100 {
-        // One that asks for more than comes free in a step is told to wait; the next step goes on.
+        // If one step frees too little for a waiter, it keeps waiting; the next step frees more.
         let mut all_there_are = caller(1_000);
         all_there_are.request.mode = permits(MANY, MANY);
         assert!(matches!(all_there_are.try_take().await.unwrap(), Acquire::Busy(_)));

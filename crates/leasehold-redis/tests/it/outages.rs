@@ -1,4 +1,4 @@
-//! Bad days of a server and of the network to it.
+//! Outages of a server and of the network to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::common::{Caller, SHORT, WITHIN, key};
 
-/// Ends tests whose calls hang; none of them needs a tenth of it.
+/// Ends tests with hanging calls; all other tests need less than a tenth of it.
 const HANGS: Duration = Duration::from_secs(60);
 
 async fn inspect_shortly(store: &RedisStore) -> Result<(), Error> {
@@ -45,7 +45,7 @@ async fn renewals_are_all_sent_to_a_server_from_which_no_answer_comes() {
         let caller = Caller::new(&store, &key());
         requests.push(caller.renewal(caller.take().await));
     }
-    // One call, so that the server knows the script.
+    // One call, so that the server has the script.
     assert_eq!(store.renew(&requests[..1], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
     let before = server.command_calls("hset");
     proxy.set(Fault::DropReplies(AfterLoss::Silence));
@@ -187,8 +187,8 @@ async fn a_promoted_replica_is_used_at_once() {
 
 #[tokio::test]
 async fn a_loading_server_is_waited_for_within_the_deadline() {
-    // A loading server looks at its clients after every two megabytes, or as often as it is told
-    // to: which it can be from Redis 7 on. It is to look several times while a call lasts.
+    // A loading server handles its clients after every two megabytes, or as often as its settings
+    // demand, from Redis 7 on. Here that must be several times during a call.
     let server = RedisServer::builder().config("rdbcompression no");
     let (server, count, bytes) = if RedisServer::start().version() >= (7, 0) {
         let often = server.config("loading-process-events-interval-bytes 1024");
@@ -266,7 +266,7 @@ async fn nobody_at_the_address_is_told_at_once() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
 }
 
-/// A server whose connections all end after these bytes.
+/// A server that ends each connection after these bytes.
 async fn ending_after(bytes: &'static [u8]) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -274,7 +274,7 @@ async fn ending_after(bytes: &'static [u8]) -> String {
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            // Closed with requests unread, the connection would be reset.
+            // If it were closed with unread requests, the connection would be reset.
             drop(client.read(&mut [0; 4096]).await);
             drop(client.write_all(bytes).await);
         }
@@ -311,7 +311,7 @@ async fn a_server_that_stands_still_is_given_up_at_the_deadline() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     assert!(error.to_string().contains("no answer within 300ms"), "{error}");
     server.resume();
-    // It was carried out after all, and asking again with the same token finds that.
+    // It was carried out after all, which another request with the same token shows.
     let deadline = Instant::now() + WITHIN;
     while !matches!(caller.try_take().await.unwrap(), Acquire::Already(_)) {
         assert!(Instant::now() < deadline);
@@ -371,7 +371,7 @@ async fn a_call_waits_for_a_server_that_is_away_for_a_moment() {
     let call = tokio::spawn({
         let store = store.clone();
         async move {
-            // The first may have been on its way on the old connection, which is never repeated.
+            // The first may have been under way on the old connection, and is never repeated.
             drop(store.inspect(&key(), WITHIN).await);
             store.inspect(&key(), WITHIN).await
         }
@@ -408,7 +408,7 @@ async fn one_time_out_does_not_cost_the_connection() {
     inspect_shortly(&store).await.unwrap_err();
     server.resume();
     store.inspect(&key(), WITHIN).await.unwrap();
-    // The look itself was a connection.
+    // The look itself needed a connection.
     assert_eq!(connections(), before + 1);
 }
 
@@ -456,7 +456,7 @@ async fn callers_share_one_attempt_to_connect_and_each_keeps_its_own_deadline() 
     assert_eq!(proxy.stats().connections, 1, "one attempt for all");
     proxy.set(Fault::Pass);
     proxy.kill_connections();
-    // The shared attempt failed, and it was the first: that is told, not waited out.
+    // The shared attempt failed as the first one, so the error is returned without a further wait.
     drop(patient.await.unwrap());
     store.inspect(&key(), WITHIN).await.unwrap();
 }
@@ -473,8 +473,8 @@ async fn an_idle_connection_that_the_server_closed_costs_no_error() {
         .and_then(|line| line.split(' ').next().map(str::to_owned))
         .expect("the store's connection is there");
     drop(server.cli(&["CLIENT", "KILL", "ID", &id]));
-    // Nothing tells when the other end of a socket has noticed, so some calls may still be lost;
-    // but the store finds out by itself, without a call that fails for it.
+    // It is unknown when the other end of a socket has noticed, so some calls may still fail. But
+    // the store recovers by itself, without further failures.
     let deadline = Instant::now() + WITHIN;
     loop {
         if store.inspect(&key(), WITHIN).await.is_ok() {

@@ -1,9 +1,9 @@
-//! Every answer that proves something, under every doubt, on real servers: the table of
-//! [`leasehold_core::proof`], cell by cell.
+//! Every answer that needs confirmation, under every doubt, on real servers: each case of the table
+//! of [`leasehold_core::proof`].
 //!
-//! The doubts about time and epochs are not brought about here, since no server lets its clock be
-//! set: `differential` sets clocks back and asks in earlier epochs, and compares all answers with the
-//! table of locks, in which fences never fall.
+//! The doubts about time and epochs are left out, since a server's clock can't be set.
+//! `differential` sets clocks back and sends requests of earlier epochs. It compares all answers
+//! with the lock table, in which fences only grow.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use tokio::time::timeout;
 use crate::common::{Caller, SHORT, WITHIN, key};
 use crate::replicated::{pair, take_at_last};
 
-/// Shorter than any ttl, and long enough for a message to come.
+/// Shorter than any ttl, and long enough for a notification to arrive.
 const HEARD: Duration = Duration::from_millis(500);
 
-/// All that is ready for an answer to prove this.
+/// The preparations for an answer with this proof.
 struct Ready {
     proof: Proof,
     caller: Caller,
     fences: Option<FenceBlock>,
-    /// For a set: the other one.
+    /// For a set: the other request.
     other: AcquireRequest,
-    /// For a message: who hears it.
+    /// For a notification: its listener.
     listener: Option<Box<dyn Listener>>,
 }
 
@@ -62,7 +62,7 @@ impl Ready {
         Self { proof, caller, fences, other, listener }
     }
 
-    /// Asks for the proof, and says what came of it.
+    /// Requests the proof; returns the result.
     async fn ask(&mut self, store: &RedisStore, within: Duration) -> Result<Standing, Error> {
         let Self { proof, caller: Caller { request, .. }, fences, other, listener } = self;
         let fences = fences.unwrap_or(FenceBlock::new(leasehold_core::Fence::ZERO, 1));
@@ -82,7 +82,7 @@ impl Ready {
             }
             Proof::Told => {
                 let ending = self.caller.ending(fences);
-                // Whether it is carried out is what the message is about.
+                // The notification shows whether it was carried out.
                 drop(store.release(&ending, within).await);
                 let heard = timeout(HEARD, listener.as_mut().unwrap().next()).await;
                 return Ok(match heard.ok().and_then(|wake| wake.proves()) {
@@ -101,7 +101,7 @@ impl Ready {
     }
 }
 
-/// Every proof under this doubt: prepared on a store that is sure, and asked for of the other.
+/// Every proof under this doubt: prepared on a trusting store, and requested from the other one.
 async fn try_all(
     doubt: Doubt,
     sure: &RedisStore,
@@ -126,7 +126,7 @@ async fn try_all(
     }
 }
 
-/// A store with this setting for what must be confirmed.
+/// A store with this setting for confirmations.
 async fn store_at(url: &str, settings: &str) -> RedisStore {
     RedisStore::connect(&format!("{url}?{settings}")).await.unwrap()
 }
@@ -221,7 +221,7 @@ fn every_doubt_is_tried() {
             | Doubt::Elsewhere
             | Doubt::Forgotten
             | Doubt::Replica => {}
-            // By `differential`.
+            // Covered by `differential`.
             Doubt::Outdated | Doubt::ClockSetBack => {
                 assert!(Proof::ALL.iter().all(|proof| proof.under(doubt) == Standing::True));
             }

@@ -1,4 +1,4 @@
-//! Servers that turn a client away, or that can't be reached: what the user is told.
+//! Servers that refuse a client, or that can't be reached, and the user's error.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::common::{Caller, SHORT, WITHIN, key};
 
-/// Takes all the room that a server has for clients.
+/// Uses up a server's limit of clients.
 fn crowd(server: &RedisServer) -> Vec<TcpStream> {
     const ROOM: usize = 12;
     drop(server.cli(&["CONFIG", "SET", "maxclients", &ROOM.to_string()]));
     let (mut inside, deadline) = (Vec::new(), Instant::now() + WITHIN);
-    // The connection that said so may have its place for a moment longer.
+    // The refused connection may count for a moment longer.
     while inside.len() < ROOM {
         assert!(Instant::now() < deadline, "only {} of {ROOM} were let in", inside.len());
         let mut one = TcpStream::connect(server.addr()).unwrap();
@@ -38,7 +38,7 @@ async fn a_server_without_room_for_another_client_says_so() {
     let guarded = RedisServer::builder().password("pw").start();
     for server in [&open, &guarded] {
         let crowd = crowd(server);
-        // How far a client gets before it is turned away is up to chance.
+        // How far a client gets before its refusal is up to chance.
         for _ in 0..10 {
             for setting in ["", "?protocol=resp3"] {
                 let url = server.url() + setting;
@@ -75,7 +75,7 @@ async fn a_server_that_others_name_and_that_is_not_there_is_named() {
     let slot = cluster.slot_of(&format!("leasehold:{{{}}}", caller.request.key));
     let gone = cluster.master_of(slot);
     gone.kill();
-    // The first may have been on its way on the old connection.
+    // The first may have been under way on the old connection.
     drop(store.inspect(&caller.request.key, SHORT).await);
     let error = store.inspect(&caller.request.key, SHORT).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);

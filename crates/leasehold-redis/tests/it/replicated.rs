@@ -1,4 +1,4 @@
-//! Grants that count only when replicas have them.
+//! Grants that count only after replicas have confirmed them.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn careful(primary: &RedisServer) -> RedisStore {
     RedisStore::connect(&url).await.unwrap()
 }
 
-/// Takes a lock, however long it takes the replica to be back in step.
+/// Acquires a lock, however long the replica takes to be in step again.
 pub(crate) async fn take_at_last(caller: &Caller) -> leasehold_core::FenceBlock {
     let deadline = Instant::now() + WITHIN;
     loop {
@@ -103,8 +103,8 @@ async fn a_renewal_that_tells_of_a_wish_counts_no_sooner_than_another() {
     }
 }
 
-/// All that must be confirmed, after the right to wait for replicas was taken away, or the file
-/// that disks are waited for with: what was done is never said not to have been.
+/// Carries out all that must be confirmed, after the right to wait for replicas was removed, or the
+/// append-only file. A change that was carried out is never reported as undone.
 async fn what_is_done_stays_done(store: &RedisStore, refuse: impl FnOnce(), kind: ErrorKind) {
     let (free, mut reader) = (Caller::new(store, &key()), Caller::new(store, &key()));
     let holder = Caller::new(store, &key());
@@ -158,11 +158,12 @@ async fn what_was_done_before_a_wait_for_replicas_was_refused_is_not_called_undo
 #[tokio::test]
 async fn a_primary_that_becomes_a_replica_before_it_is_to_wait_is_an_outage() {
     let other = RedisServer::start();
-    // It goes on taking writes, as it does until it is told, and waits for nobody.
+    // The replica still accepts writes, as it does until it learns of its role, and waits for no
+    // replicas.
     let primary = RedisServer::builder().config("replica-read-only no").start();
     let store = careful(&primary).await;
     let caller = Caller::new(&store, &key());
-    // Opens the connection on which this lock's grants are waited for.
+    // Opens the connection on which this lock's grants wait.
     let error = caller.try_take().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     assert_eq!(primary.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]), "OK");

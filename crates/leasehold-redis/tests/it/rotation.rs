@@ -65,7 +65,7 @@ async fn a_refusal_after_a_success_is_an_outage_that_ends_with_it() {
     let fences = caller.take().await;
     rotate(&server, "u", "two");
     let renewal = [caller.renewal(fences)];
-    // The first may be the one that finds the connection ended.
+    // The first request may be the one that finds the connection ended.
     drop(store.renew(&renewal, Duration::from_secs(1)).await);
     let away = store.renew(&renewal, Duration::from_secs(1)).await.remove(0).unwrap_err();
     let seen = (away.kind(), away.reason());
@@ -87,13 +87,13 @@ async fn a_password_file_is_read_again_whichever_changes_first() {
     let caller = Caller::new(&store, &key());
     let renewal = [caller.renewal(caller.take().await)];
     let renew = async |within| store.renew(&renewal, within).await.remove(0);
-    // The server first.
+    // The server changes first.
     rotate(&server, "u", "two");
     drop(renew(Duration::from_secs(1)).await);
     assert_eq!(renew(Duration::from_secs(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
     fs::write(&file, "two\n").unwrap();
     renew(WITHIN).await.unwrap();
-    // The file first: what the server still takes is used until then.
+    // The file changes first: the old password is used as long as the server accepts it.
     fs::write(&file, "three\n").unwrap();
     cut(&server, "u");
     drop(renew(WITHIN).await);
@@ -101,7 +101,7 @@ async fn a_password_file_is_read_again_whichever_changes_first() {
     rotate(&server, "u", "three");
     drop(renew(WITHIN).await);
     renew(WITHIN).await.unwrap();
-    // One that can't be read says so beside the refusal.
+    // If the new one can't be read, the error reports that with the refusal.
     fs::remove_file(&file).unwrap();
     rotate(&server, "u", "four");
     drop(renew(Duration::from_secs(1)).await);
@@ -186,7 +186,7 @@ mod with_tls {
 
     use super::*;
 
-    /// Has a server show what another authority signed, and believe that one alone.
+    /// Makes a server show another authority's certificate, and trust only that authority.
     fn present(server: &RedisServer, pki: &Pki) {
         let path = |path: &Path| path.display().to_string();
         let (ca, own) = (path(pki.ca().certificate_path()), pki.server());

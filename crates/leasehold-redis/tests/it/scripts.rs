@@ -1,4 +1,4 @@
-//! The scripts on a server: how they get there, and what they leave there.
+//! The scripts on a server: how they are loaded, and what they store.
 
 use leasehold_core::{Acquire, Key, ListRequest, Mode, Release, Renew, RenewRequest, Store as _};
 use leasehold_redis::RedisStore;
@@ -109,8 +109,8 @@ async fn every_key_expires() {
         for key in keys.lines() {
             let left: i64 = server.cli(&["PTTL", key]).parse().unwrap();
             assert_eq!(server.cli(&["TYPE", key]), "hash");
-            // The lease or the place, the ten minutes for which fences are kept, and the quarter
-            // of them that is told ahead.
+            // The lease or the position, the ten minutes for which fences are kept, and a quarter
+            // of them in advance.
             assert!((600_000..=810_000).contains(&left), "{key} {left}");
         }
     };
@@ -180,7 +180,8 @@ async fn names_of_any_letters_are_listed_as_they_are() {
 #[tokio::test]
 async fn a_lock_that_lost_a_field_is_not_stuck_for_longer_than_its_leases() {
     let server = server::shared();
-    // A hold of which a field is gone is kept for a quarter of the retention longer than what is known to last.
+    // A hold with a missing field lasts for a quarter of the retention longer than what is known to
+    // last.
     let url = format!("{}?fence_retention=1s", server.url());
     let store = RedisStore::connect(&url).await.unwrap();
     let short = |key: &Key, mode| {
@@ -237,7 +238,7 @@ async fn a_hold_that_was_lost_is_its_holders_also_when_another_has_its_number() 
         let stays = second.take().await;
         let lost = third.take().await;
         assert_eq!(put(server, &key, &slot(3), None).await, 1);
-        // The last one gets the number of the one that goes, and another the number of the last.
+        // The last one gets the number of the released one, and another gets the last number.
         let released = store.release(&first.ending(ended), WITHIN).await.unwrap();
         assert_eq!(released, Release::Released);
         let newcomer = reader();

@@ -1,4 +1,4 @@
-//! No secret in anything that is shown.
+//! Checks that all output is free of secrets.
 
 use leasehold_core::{Error, Store as _};
 use leasehold_redis::RedisStore;
@@ -43,7 +43,7 @@ fn a_url_that_cannot_be_used_is_not_repeated() {
     ] {
         let url = url.replace("SECRET", SECRET);
         let error = RedisStore::connect_lazy(&url).unwrap_err();
-        // The scheme is shown: it is how the address begins, and can't be a password.
+        // The scheme is shown: the address begins with it, and it can't be a password.
         if !url.starts_with(SECRET) {
             check(&url, &all_words(&error));
         }

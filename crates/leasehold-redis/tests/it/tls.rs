@@ -1,4 +1,4 @@
-//! TLS: on by the URL, and never without looking at the certificate.
+//! TLS is enabled by the URL, and always verifies the certificate.
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 mod with_tls {

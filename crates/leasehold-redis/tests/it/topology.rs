@@ -1,4 +1,4 @@
-//! Sentinels and clusters: what is found, what is refused, and who is told what.
+//! Sentinels and clusters: what is found, what is refused, and what callers learn.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
     Caller::new(&store, &key()).take().await;
 }
 
-/// The list of one deployment, with a sentinel of another one in front that has the higher epoch.
+/// A URL with one deployment, and before it a sentinel of another one with a higher epoch.
 #[tokio::test]
 async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
     let start = || {
@@ -147,7 +147,7 @@ async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
         "{about:?}"
     );
 
-    // Under more names than the others are, it is one all the same.
+    // Under more names than the others it still counts once.
     let port = stranger.port();
     let names = format!("sentinel://localhost:{port},127.1:{port},{stranger},");
     let crowded = ours.url().replace("sentinel://", &names);
@@ -165,7 +165,7 @@ async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
     assert!(about.found.starts_with("3 of 3 sentinels answer"), "{about:?}");
     assert!(about.found.ends_with("are one sentinel"), "{about:?}");
 
-    // One against one decides nothing; one alone is enough.
+    // One against one is undecided; one alone is enough.
     ours.sentinels().iter().take(2).for_each(RedisServer::kill);
     let error = refused(&url).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -182,7 +182,8 @@ async fn a_client_follows_the_sentinels_though_the_old_primary_serves_on() {
     let mut listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
     let caller = Caller::new(&store, &key());
     caller.take().await;
-    // Sentinels and replica lose the old primary, so that nobody can tell it that it is none.
+    // Sentinels and replica lose contact with the old primary, so that it never learns that it was
+    // replaced.
     let old = redis::Client::open(set.servers()[0].url()).unwrap();
     let mut old = old.get_multiplexed_async_connection().await.unwrap();
     for command in [
@@ -197,7 +198,7 @@ async fn a_client_follows_the_sentinels_though_the_old_primary_serves_on() {
     let deadline = tokio::time::Instant::now() + WITHIN;
     loop {
         let caller = Caller::new(&store, &key());
-        // One on its way when the news came was not answered.
+        // A request that was under way at the change got no answer.
         if let Ok(Acquire::Granted(granted)) = caller.try_take().await
             && new.cli(&["EXISTS", &format!("leasehold:{{{}}}", caller.request.key)]) == "1"
         {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::common::{Caller, WITHIN, key};
 
-/// Has a lease handed over, and returns what the waiter's client heard of it.
+/// Makes the queue grant a lease, and returns the notification of the waiter's client.
 async fn hand_over(store: &RedisStore, client: ClientId) {
     let key = key();
     let holder = Caller::new(store, &key);
@@ -66,7 +66,7 @@ async fn a_dropped_listener_closes_its_channel() {
 fn the_channel_lives_on_the_runtime_that_was_named() {
     let server = RedisServer::start();
     let connections = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    // It has no sockets of its own.
+    // This runtime has no sockets.
     let callers = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let url = server.url();
     callers.block_on(async {
@@ -189,7 +189,7 @@ async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_handed_ove
         let key = key();
         let mut holders = vec![Caller::new(&store, &key)];
         if sharers > 0 {
-            // Released by no early exit.
+            // The scripts' early exits don't cover such a release.
             holders = (0..sharers).map(|_| Caller::new(&store, &key)).collect();
             holders.iter_mut().for_each(|holder| holder.request.mode = Mode::Shared);
         }

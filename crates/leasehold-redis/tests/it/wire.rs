@@ -1,4 +1,4 @@
-//! The examples in docs/wire.md are what a server really has.
+//! The examples in docs/wire.md match the data of a real server.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -22,7 +22,7 @@ fn named(mut caller: Caller, owner: &str, mode: Mode) -> Caller {
     caller
 }
 
-/// What differs each time, in a form that does not: what `show --raw` says in parentheses, secrets, and numbers.
+/// A line with its variable parts made uniform: parentheses of `show --raw`, secrets, and numbers.
 fn shape(line: &str) -> String {
     let mut text = String::new();
     let mut depth = 0_u32;
@@ -50,7 +50,7 @@ fn shape(line: &str) -> String {
             out.push_str(body);
         }
         out.push_str(&part[body.len()..]);
-        // The rest of a second stands behind the seconds since 1970.
+        // The fraction of a second follows the seconds since 1970.
         after_seconds = digits && body.len() == 10;
     }
     out
@@ -62,7 +62,7 @@ fn shapes<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     shapes
 }
 
-/// Whether a documented line is one that a server has; one that ends with an ellipsis says how it begins.
+/// Whether a documented line matches a server's; an ellipsis at its end stands for the rest.
 fn describes(documented: &str, line: &str) -> bool {
     match documented.strip_suffix('…') {
         Some(begin) => line.starts_with(begin),
@@ -72,10 +72,10 @@ fn describes(documented: &str, line: &str) -> bool {
 
 const WIRE: &str = include_str!("../../../../docs/wire.md");
 
-/// Those for which the document has no room.
+/// Further examples, which would be too long for the document.
 const MORE: &str = include_str!("raw.txt");
 
-/// The examples in the document, by what is said above them.
+/// The examples in the document, by the text above them.
 fn documented() -> BTreeMap<String, Vec<String>> {
     let mut examples = BTreeMap::new();
     let (_, rest) = WIRE.split_once("```raw\n").unwrap();
@@ -88,7 +88,7 @@ fn documented() -> BTreeMap<String, Vec<String>> {
     examples
 }
 
-/// What is stored for a caller's lock, in words; behind the line about its key.
+/// The stored data of a caller's lock, in words; without the line about its key.
 async fn raw(caller: &Caller) -> Vec<String> {
     let request = RawRequest::new(caller.request.key.clone());
     let mut lines = caller.store.raw(&request, WITHIN).await.unwrap();
@@ -205,7 +205,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     assert!(documented.is_empty(), "nobody made {:?}", documented.keys());
 }
 
-/// What the documented reader says of a lock.
+/// The documented reader's description of a lock.
 fn read_in_python(server: &RedisServer, caller: &Caller) -> String {
     let (_, rest) = WIRE.split_once("```python\n").unwrap();
     let (reader, _) = rest.split_once("```").unwrap();

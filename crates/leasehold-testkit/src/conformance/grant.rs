@@ -31,7 +31,7 @@ pub(super) async fn a_held_lock_says_who_holds_it_and_how_long_still(cx: &Contex
     let passed = asked_at.elapsed();
     assert!(busy.retry_after <= LONG + SLACK, "{busy:?}");
     assert!(busy.retry_after + passed + LONG / 100 + SLACK >= LONG, "{busy:?} after {passed:?}");
-    let holder = busy.holder.expect("somebody holds it");
+    let holder = busy.holder.expect("it has a holder");
     assert_eq!((holder.owner.as_str(), holder.metadata.as_str()), ("first", "night run"));
     assert_eq!((holder.mode, holder.fence), (Mode::Exclusive, lease.fences.first()));
     assert!(holder.held_for <= passed + passed / 100 + SLACK, "{holder:?} after {passed:?}");

@@ -27,7 +27,7 @@ pub(super) async fn waiters_stand_in_the_order_of_their_arrival(cx: &Context) {
         assert!(Some(waiting.place) > last, "a later place is a larger one");
         last = Some(waiting.place);
         assert!(!waiting.retry_after.is_zero() && waiting.retry_after <= LONG + SLACK);
-        assert_eq!(waiting.holder.expect("somebody holds it").owner.as_str(), "holder");
+        assert_eq!(waiting.holder.expect("it has a holder").owner.as_str(), "holder");
     }
     let info = cx.show(&key).await;
     assert_eq!(cx.waiters(&key).await, ["a", "b", "c"]);
@@ -92,7 +92,7 @@ pub(super) async fn a_lease_handed_on_can_be_renewed_and_released_like_any_other
     let fences = waiter.clone().next_beat().take_again().await.fences;
     let handed = waiter.lease(fences);
     assert_eq!(handed.renew(LONG * 2).await, Renew::Renewed);
-    assert_eq!(lease.release().await, Release::NotHeld, "somebody was granted it since");
+    assert_eq!(lease.release().await, Release::NotHeld, "a waiter was granted it since");
     handed.end().await;
     assert_eq!(cx.inspect(&key).await, None);
 }

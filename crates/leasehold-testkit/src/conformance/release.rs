@@ -53,7 +53,7 @@ pub(super) async fn a_stale_release_leaves_the_new_holder_alone(cx: &Context) {
     assert_eq!(cx.holders(&key).await, ["new"]);
     assert_eq!(cx.show(&key).await.holders[0].fence, new.fences.first());
     new.end().await;
-    assert_eq!(stale.release().await, Release::NotHeld, "somebody has held it since");
+    assert_eq!(stale.release().await, Release::NotHeld, "another caller has held it since");
 }
 
 pub(super) async fn a_release_sent_again_does_not_touch_the_next_holder(cx: &Context) {

@@ -27,7 +27,7 @@ pub(super) async fn an_exclusive_holder_keeps_shared_ones_out(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let busy = cx.party(&key).shared().fail().await;
-    assert_eq!(busy.holder.expect("somebody holds it").mode, Mode::Exclusive);
+    assert_eq!(busy.holder.expect("it has a holder").mode, Mode::Exclusive);
     lease.end().await;
     cx.party(&key).shared().take().await.end().await;
 }
@@ -49,7 +49,7 @@ pub(super) async fn each_shared_lease_ends_for_itself(cx: &Context) {
     while cx.holders(&key).await != ["long"] {
         patience.pause().await;
     }
-    assert_eq!(brief.release().await, Release::NotHeld, "somebody got it since");
+    assert_eq!(brief.release().await, Release::NotHeld, "another caller got it since");
     assert_eq!(cx.holders(&key).await, ["long"]);
     long.end().await;
 }
@@ -66,7 +66,7 @@ pub(super) async fn holders_with_one_bond_are_one_owner_and_keep_all_others_out(
     let others = [theirs, Mode::Exclusive, Mode::Shared];
     for mode in others {
         let busy = cx.party(&key).mode(mode).fail().await;
-        assert_eq!(busy.holder.expect("somebody holds it").mode, Mode::Exclusive);
+        assert_eq!(busy.holder.expect("it has a holder").mode, Mode::Exclusive);
     }
     assert_eq!(here.renew(LONG).await, Renew::Renewed);
     // The lock is free once the last sharer has released it.

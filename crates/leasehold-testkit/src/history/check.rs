@@ -227,7 +227,7 @@ fn grants(history: &[Record]) -> BTreeMap<Key, Vec<Fenced>> {
                 asked.entry(attempt).or_insert(at);
             }
             Event::Granted { fence } => {
-                let asked = *asked.get(&attempt).expect("whoever is granted has asked");
+                let asked = *asked.get(&attempt).expect("a granted attempt was requested");
                 let grant = Fenced { attempt, asked, granted: at, fence };
                 by_key.entry(record.key.clone()).or_default().push(grant);
             }

@@ -1,4 +1,4 @@
-//! The conformance suite is tried on a store that keeps all promises, and on one that breaks them.
+//! Tries the conformance suite on a store that keeps all promises, and on one that breaks them.
 #![allow(clippy::unwrap_used, reason = "a test fails where it can't go on")]
 
 mod broken_store;

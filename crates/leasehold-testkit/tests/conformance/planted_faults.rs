@@ -1,4 +1,4 @@
-//! Each broken promise is found by the cases that say so.
+//! Each broken promise is found by the cases that claim it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use leasehold_testkit::conformance::{Case, run};
 
 use crate::broken_store::{BrokenStore, Fault};
 
-/// Which cases must find what.
+/// Which cases must find which fault.
 const FOUND_BY: &[(Fault, &[&str])] = &[
     (Fault::AcquireIsNotIdempotent, &["an_acquisition_sent_twice_is_one_lease_with_one_fence"]),
     (Fault::AcquireShortens, &["acquiring_again_renews_and_never_shortens"]),

@@ -1,4 +1,4 @@
-//! A node with a clock of its own, which can be restarted empty.
+//! A node with its own clock, which can be restarted empty.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Lacks {
     Nothing,
-    /// It claims to remember everything, always.
+    /// It always claims to remember everything.
     Age,
-    /// It says that it took fences over, and did not.
+    /// It reports that it took fences over, but did not.
     WriteBack,
 }
 
