@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-const COMMANDS: [&str; 21] = [
+pub(crate) const COMMANDS: [&str; 21] = [
     "run",
     "elect",
     "observe",

@@ -101,6 +101,8 @@ fn the_package_is_installed_used_and_removed() {
         "usr/share/fish/vendor_completions.d/leasehold.fish",
         "usr/share/doc/leasehold/copyright",
         "usr/share/doc/leasehold/changelog.gz",
+        "usr/share/doc/leasehold/night.md.gz",
+        "usr/share/doc/leasehold/operations/stuck.md.gz",
         "usr/lib/sysusers.d/leasehold.conf",
         "usr/lib/tmpfiles.d/leasehold.conf",
     ] {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::harness::Site;
+use crate::help::COMMANDS;
 use crate::readme::document;
 
 /// All pages that a user reads.
@@ -38,6 +39,11 @@ fn code(text: &str) -> Vec<String> {
 /// The commands in a line of code, each as its words up to the job that it runs.
 fn commands(line: &str) -> Vec<Vec<&str>> {
     let mut commands = Vec::new();
+    // Within a sentence the program's name is left out.
+    let words: Vec<&str> = line.split_whitespace().take_while(|word| *word != "--").collect();
+    if words.len() > 1 && COMMANDS.contains(&words[0]) && words[1].starts_with('-') {
+        commands.push(words);
+    }
     for (at, name) in line.match_indices("leasehold ") {
         let starts =
             line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '-');
@@ -103,6 +109,7 @@ fn a_command_is_read_up_to_its_job() {
         commands("fence=$(leasehold hold k --background) || exit"),
         [["hold", "k", "--background)"]]
     );
+    assert_eq!(commands("run --max-hold 1h"), [["run", "--max-hold", "1h"]]);
     assert_eq!(option("--background)"), Some("--background"));
     assert_eq!(option("--ttl=10m"), Some("--ttl"));
     assert_eq!(option("-"), None);
