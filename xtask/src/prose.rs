@@ -39,6 +39,12 @@ const CALQUES: &str = "for so long|so many|as far as|anew|befall|befalls|what be
     its own accord|of itself|stands in the way|half a minute|a quarter of an hour";
 const NOBODY: &str = "nobody|nothing that|nothing is|nothing else|none of|somebody";
 
+/// Words of documents for which the table in CONTRIBUTING.md has another.
+const TERMS: Rule = ("home-made-term", |it| it.has(OLD));
+const OLD: &str = "in line|cool-down|cool-downs|time-out|time-outs|late holder|late holders|let go|\
+    lets go|give back|gives back|given back|gave back|hand on|hands on|handed on|wake message|\
+    wake messages|wake channel|runs out|ran out|takes away|taken away";
+
 /// The sentences of each file that a rule finds, by both names with a blank between.
 pub(crate) type Found = BTreeMap<String, Vec<String>>;
 
@@ -104,7 +110,8 @@ fn everywhere(root: &Path) -> Result<Found, String> {
 
 fn judge(name: &str, text: &str, found: &mut Found) {
     for sentence in paragraphs(text).iter().flat_map(|paragraph| sentences(paragraph)) {
-        for (rule, _) in RULES.iter().filter(|(_, has)| has(&sentence)) {
+        let terms = name.ends_with(".md").then_some(&TERMS);
+        for (rule, _) in RULES.iter().chain(terms).filter(|(_, has)| has(&sentence)) {
             found.entry(format!("{name} {rule}")).or_default().push(sentence.text.clone());
         }
     }
@@ -241,6 +248,7 @@ mod tests {
         assert_eq!(names("The lock is made anew."), ["calque"]);
         assert_eq!(names("Nobody has the lock."), ["nobody-as-actor"]);
         assert_eq!(names(&format!("It waits ({}).", "word ".repeat(13))), ["long-parenthesis"]);
+        assert_eq!(names("The second waiter stands in line."), ["home-made-term"]);
         assert!(names("The store notifies the next waiter. It then waits.").is_empty());
     }
 

@@ -246,7 +246,7 @@ fn a_script_holds_a_lock_as_it_would_a_file_of_flock() {
     assert_eq!(done.stdout, "");
     drop(holder);
     // Killed where it needs the lock, it holds it no longer.
-    let line = text.lines().find(|line| line.starts_with("# What needs the lock")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("# The critical section")).unwrap();
     let stuck = text.replace(line, "while :; do sleep 0.05; done");
     assert_ne!(stuck, text);
     let mut killed = script(&site, &stuck).stdout(Stdio::null()).spawn().unwrap();
