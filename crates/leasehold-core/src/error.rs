@@ -260,7 +260,7 @@ impl Error {
     pub fn is_not_obtained(&self) -> bool {
         match self.inner.kind {
             ErrorKind::Timeout => true,
-            // A full queue is no other use of the name.
+            // Of the conflicts, only a full queue has a contention.
             ErrorKind::Conflict => self.inner.contention.is_some(),
             _ => false,
         }

@@ -128,8 +128,8 @@ impl fmt::Display for Fence {
     }
 }
 
-/// The fences of one grant: the first is the lease's own, the rest are for hand-offs inside the
-/// holder's process, without a request to the store.
+/// The fencing tokens (fences) of one grant: the first is the lease's own, the rest are for
+/// hand-offs inside the holder's process, without a request to the store.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct FenceBlock {

@@ -19,7 +19,7 @@ pub(crate) const KEPT: usize = 1_024;
 pub struct LockEvent {
     /// The lock.
     pub key: Key,
-    /// The fence of the hold that it is about.
+    /// The fencing token (fence) of the hold that it is about.
     pub fence: Fence,
     /// What happened.
     pub what: LockEventKind,

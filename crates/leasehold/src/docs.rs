@@ -20,8 +20,8 @@
 //!
 //! The module is in the documentation alone; no build has it.
 
-/// One page. What it links to is another file where it is read as a file, and a module here: the
-/// first definition of a link is the one that counts.
+/// One page. Its links lead to other files; the definitions here come first, so they count, and
+/// in this documentation the same links lead to modules.
 macro_rules! page {
     ($name:ident $file:literal $($inside:item)*) => {
         #[doc = "[access.md]: crate::docs::operations::access"]

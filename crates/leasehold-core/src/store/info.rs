@@ -80,7 +80,7 @@ pub struct HolderInfo {
     pub metadata: Metadata,
     /// The mode of the hold.
     pub mode: Mode,
-    /// The lease's fence.
+    /// The lease's fencing token (fence).
     pub fence: Fence,
     /// How many times it holds the lock.
     pub holds: u32,

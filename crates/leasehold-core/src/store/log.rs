@@ -79,7 +79,7 @@ pub struct LogEntry {
     pub how: Option<Cow<'static, str>>,
     /// What the holder noted about the end of its work, as in `exit 3`: at most 64 characters.
     pub result: Option<Cow<'static, str>>,
-    /// The fence of the hold.
+    /// The fencing token (fence) of the hold.
     pub fence: Fence,
     /// The fence of the hold that ended with it.
     pub from: Option<Fence>,

@@ -6,7 +6,8 @@ use leasehold_core::Fence;
 
 use super::stale::StaleFence;
 
-/// A value that can only be touched with a fence at least as high as every one before it.
+/// A value that can only be touched with a fencing token (fence) at least as high as every one
+/// before it.
 ///
 /// Check and work are one step: each method holds a plain in-process lock while it compares the
 /// fence, raises the record and runs the closure. Keep those closures short. Don't use the same

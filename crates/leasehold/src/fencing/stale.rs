@@ -4,8 +4,8 @@ use std::fmt;
 
 use leasehold_core::{Error, ErrorKind, Fence};
 
-/// A resource refused a fence, since a later holder has touched it: the lease that the fence came
-/// with has ended.
+/// A resource refused a fencing token (fence), since a later holder has touched it. The lease of
+/// the fence has ended.
 ///
 /// No work was done. Stop what you do under that lease; the resource refuses the same fence for
 /// ever. It turns into an [`Error`] of kind [`ErrorKind::Lost`] with `?`.

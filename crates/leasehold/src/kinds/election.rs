@@ -56,7 +56,7 @@ pub struct Leader {
     pub owner: OwnerName,
     /// Its metadata.
     pub metadata: Metadata,
-    /// The fence of its lease, larger than all earlier leaders' fences.
+    /// The fencing token of its lease, larger than all earlier leaders' tokens.
     pub fence: Fence,
 }
 

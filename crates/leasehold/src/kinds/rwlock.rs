@@ -13,7 +13,7 @@ use crate::lease::not_changed::NotChanged;
 use crate::options::setters;
 use crate::waiting::gate::Gates;
 
-/// Who goes first if readers and writers wait for the same lock.
+/// Which of them goes first if readers and writers wait for the same lock.
 ///
 /// All users of a name should have the same preference, since each brings its own to the queue.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]

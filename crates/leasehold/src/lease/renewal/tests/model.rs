@@ -320,7 +320,8 @@ impl World {
         renewed.sort_unstable();
         assert_eq!(renewed, expected);
         self.looks_at = next.map(Moment::as_nanos);
-        // What lies ahead of what it planned stands: it looks in vain for a lease that is gone by now, but only once.
+        // A look that is planned for later stays, even if its lease has ended since: that is one look
+        // for nothing.
         let first = self.leases.iter().filter_map(|lease| lease.due).min();
         let ahead = planned.filter(|planned| *planned > now.as_nanos());
         assert_eq!(self.looks_at, first.into_iter().chain(ahead).min());
