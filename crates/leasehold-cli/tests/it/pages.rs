@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use leasehold_testkit::server::RedisServer;
+
 use crate::harness::Site;
 use crate::help::COMMANDS;
-use crate::readme::document;
+use crate::readme::{document, script, typed};
 
 /// All pages that a user reads.
 fn pages() -> Vec<String> {
@@ -115,4 +117,60 @@ fn a_command_is_read_up_to_its_job() {
     assert_eq!(option("-"), None);
     assert!(commands("/usr/share/doc/leasehold /tmp").is_empty());
     assert!(code("```text\nleasehold no\n```\n").is_empty());
+}
+
+/// What lines print when the holder of this lock types them, and `free` if the lock is free after them.
+fn typed_by_a_holder(key: &str, lines: &str) -> String {
+    let take =
+        format!("fence=$(leasehold hold {key} --while-pid $$ --background --owner me) || exit\n");
+    typed(&format!("{take}{lines}\nleasehold run {key} -n -q -- echo free || true\n")).stdout
+}
+
+#[test]
+fn the_commands_of_the_page_for_the_night_do_what_it_says() {
+    let page = document("docs/night.md");
+    let rows = page.lines().filter(|line| line.starts_with("| "));
+    let typed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let of = |begin: &str| {
+        let found = typed.iter().find(|line| line.starts_with(begin));
+        let found = found.unwrap_or_else(|| panic!("the page has no {begin}"));
+        found.replace("NAME", "job").replace("--fence N", "--fence $fence").replace("OWNER", "me")
+    };
+    let look = ["leasehold why", "leasehold ls", "leasehold release --all"].map(of).join("\n");
+    let seen = typed_by_a_holder("job", &look);
+    assert!(seen.contains("job") && seen.contains("me"), "{seen}");
+    assert!(!seen.ends_with("free\n"), "what only looks frees nothing: {seen}");
+    let asked = typed_by_a_holder(
+        "job",
+        &[of("leasehold ask"), "leasehold show job".to_owned()].join("\n"),
+    );
+    assert!(asked.contains("asked"), "{asked}");
+    for end in [of("leasehold force-release"), of("leasehold release --all") + " --yes"] {
+        let seen = typed_by_a_holder("job", &end);
+        assert!(seen.ends_with("free\n"), "{end}: {seen}");
+    }
+}
+
+#[test]
+fn the_commands_for_a_stuck_lock_and_those_of_the_doctor_work_as_they_are_typed() {
+    let page = document("docs/operations/stuck.md");
+    let seen = typed_by_a_holder("reports/daily", script(&page, "leasehold why"));
+    assert!(seen.contains("reports/daily") && !seen.ends_with("free\n"), "{seen}");
+    let force = script(&page, "leasehold force-release");
+    let (begin, _) = force.split_once("--fence").unwrap();
+    let seen = typed_by_a_holder("reports/daily", &format!("{begin}--fence $fence"));
+    assert!(seen.ends_with("free\n"), "{seen}");
+
+    let server = RedisServer::start();
+    let site = Site::at(server.url());
+    let page = document("docs/operations/doctor.md");
+    // The probe has tests of its own, and takes some seconds.
+    let lines = script(&page, "leasehold doctor").lines();
+    for line in lines.filter(|line| !line.contains("--probe")) {
+        let line = line.split('#').next().unwrap().trim();
+        let done = site.line(line.strip_prefix("leasehold ").unwrap());
+        // A server for tests keeps nothing, which is a warning.
+        assert!([0, 79].contains(&done.status.code().unwrap()), "{line}: {done:?}");
+        assert!(!done.stdout.is_empty(), "{line}: {done:?}");
+    }
 }

@@ -13,7 +13,7 @@ pub(crate) fn document(name: &str) -> String {
 }
 
 /// Runs a script as somebody would who types it, in a directory and with a store of its own.
-fn typed(script: &str) -> Done {
+pub(crate) fn typed(script: &str) -> Done {
     let site = Site::embedded();
     let here = site.path("here");
     fs::create_dir(&here).unwrap();
