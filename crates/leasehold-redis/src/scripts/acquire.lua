@@ -39,6 +39,7 @@ for i = 1, #keys do
   if state and #state == $PLAIN_SIZE and usual and room > 0 then
     local shape, lives, _, until_then, _, next_fence = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and until_then <= clock and next_fence <= least and lives >= lasts then
+      if not lease then lease, about = pack('<dddH', clock + ttl, clock, least + block, epoch), clock_stamp .. label end
       local told = try('HSET', key, 'state', sub(state, 1, $KEPT_END) .. token .. lease, 'about', about)
       if told == 0 or type(told) == 'number' then answer, alike, room = least, alike + 1, room - 1 end
     end
@@ -78,7 +79,7 @@ for i = 1, #keys do
     if not answer and room < 0 then answer = {'later'} end
   end
   if not answer then
-    local before, was_closed, own, record, place = waiters > 0 and head, closed, nil, nil, nil
+    local before, was_closed, own, record, word, place = waiters > 0 and head, closed, nil, nil, nil, nil
     if wide then
       -- include: crowd
       -- include: join
@@ -105,7 +106,7 @@ for i = 1, #keys do
     elseif own == $WAITS and not (free and has_bond) then
       local _
       _, place = unpack('$HEARD', record)
-      answer = {'waiting'}
+      word = 'waiting'
     elseif free then
       if own then
         local _, its_place = unpack('$HEARD', record)
@@ -115,7 +116,7 @@ for i = 1, #keys do
       -- Those behind it that have the bond too need not wait any longer.
       if own then settle() end
     elseif not waits then
-      answer = {'busy'}
+      word = 'busy'
     elseif brought < 0 and most >= 0 and waiters >= most then
       answer = {'queue-full', floor(waiters)}
     else
@@ -135,13 +136,12 @@ for i = 1, #keys do
         .. channel .. waiting_label)
       limit, waiters, given, changed = its_limit, waiters + 1, now, true
       latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
-      answer = {'waiting'}
+      word = 'waiting'
     end
     if waiters > 0 then tell_first(closed <= was_closed and before, token) end
     -- include: seen
     -- include: commit
     -- include: shown
-    if place and answer[1] == 'waiting' then answer[5] = floor(place) end
     -- include: tell
   end
   answers[i] = answer

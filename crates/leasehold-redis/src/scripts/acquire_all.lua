@@ -19,7 +19,7 @@ for step = 1, 3 do
     -- include: read
     local has, unread = false, answer
     if not answer and step > 1 then
-      local before, was_closed = waiters > 0 and head, nil
+      local before, was_closed, word, place = waiters > 0 and head, nil, nil, nil
       wide = true
       -- include: wide
       settle()
@@ -30,7 +30,7 @@ for step = 1, 3 do
       if answer then
         -- Nothing is taken.
       elseif step == 2 then
-        if not has and (own or not free) then answer = {'busy'} end
+        if not has and (own or not free) then word = 'busy' end
       elseif has then
         -- include: prolong
       else

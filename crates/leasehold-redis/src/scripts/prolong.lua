@@ -1,6 +1,6 @@
--- Lets the lease that the token has run on, and sets how many times it is held. out: answer, but for what is stored
+-- Lets the lease that the token has run on, and sets how many times it is held. out: word
 local its_holds = '%1 ' .. string.match(label, '^%d+ (%d+)')
-given, changed, answer = now, true, {'already'}
+given, changed, word = now, true, 'already'
 if own == $SHARES then
   local _, number, its_end, first, its_epoch, its_block, its_mode, its_permits, from = unpack('$SHARER', record)
   local text = string.gsub(sub(record, from), '^(%d+ %d+ %d+) %d+', its_holds)

@@ -40,7 +40,7 @@ if not get then
   function get(name)
     local value = fields[name]
     if value == nil then
-      value = try('HGET', key, name)
+      value = redis.pcall('HGET', key, name)
       if value and value.err then value, failed = false, value end
       if value == '' then value = false end
       fields[name] = value

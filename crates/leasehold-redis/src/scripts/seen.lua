@@ -1,6 +1,8 @@
 -- What to say of who has the lock: as it is stored, since clients have more time to take it apart.
+--
+-- in: word, the first of the answer, where it is to say so
 local seen
-if type(answer) == 'table' and (answer[1] == 'busy' or answer[1] == 'waiting' or answer[1] == 'already') then
+if word then
   if own == $SHARES then
     seen = get(token)
   elseif holders > 0 then
@@ -8,5 +10,4 @@ if type(answer) == 'table' and (answer[1] == 'busy' or answer[1] == 'waiting' or
   else
     seen = ends > 0 and get('about')
   end
-  seen = seen or ''
 end

@@ -1,2 +1,2 @@
--- in: seen; the state is as it was written
-if seen and answer[1] ~= 'failed' and answer[1] ~= 'damaged' then answer[2], answer[3], answer[4] = floor(now), state or '', seen end
+-- in: word, seen, and place, that of a waiter; the state is as it was written
+if word and not answer then answer = {word, floor(now), state or '', seen or '', place and floor(place)} end

@@ -18,10 +18,9 @@ if which ~= wish then
     after_epoch, after_end, from = unpack('$AFTER', argv[wish], from)
   end
   label = sub(argv[wish], from)
-  about = clock_stamp .. label
   -- A lease that is handed over is held once.
   waiting_label = waits and string.gsub(label, '^(%d+) %d+', '%1 1')
-  -- What it takes to be granted what most want, and what is stored then.
-  usual = mode == 'x' and cooldown == 0 and not after
-  lasts, lease = max(clock + ttl, least + block) + retention, pack('<dddH', clock + ttl, clock, least + block, epoch)
+  -- What it takes to be granted what most want; what is stored then is made for the first that is.
+  usual, lasts = mode == 'x' and cooldown == 0 and not after, max(clock + ttl, least + block) + retention
+  lease = nil
 end
