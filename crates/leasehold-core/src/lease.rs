@@ -241,7 +241,7 @@ mod tests {
     fn an_answer_that_came_too_late_is_no_lease() {
         assert!(LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(988)).is_none());
         assert!(LeaseState::granted(at(0), ttl(1_000), NO_GRACE, at(987)).is_some());
-        // The shortest lease leaves time to work, and to renew it: a third of it is over by then.
+        // The shortest lease leaves time to work, and to renew it after a third.
         let grace = LeaseState::default_grace(Ttl::MIN);
         let shortest = LeaseState::granted(at(0), Ttl::MIN, grace, at(0)).unwrap();
         assert!(shortest.lost_at() > at(5));
@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         /// Whatever the delays: while the holder believes, the store's timer, which started at or
-        /// after the send and may run up to 1 % faster, has not run out.
+        /// after the send and may run up to 1 % faster, has not expired.
         #[test]
         fn belief_ends_before_the_store_may_grant_again(
             sent in 0_u64..1_000_000, delay in 0_u64..10_000, ttl_ms in 10_u64..2_000_000,

@@ -33,7 +33,7 @@ faults! {
     ReleaseWithoutToken,
     /// A waiter that leaves stays in the queue.
     LeaveKeepsPlace,
-    /// A lease that is handed over counts from its notification.
+    /// A lease that is granted to a waiter counts from its notification.
     HandOverFromArrival,
     /// A refused renewal is reported as done.
     RefusedRenewalTold,
@@ -41,7 +41,7 @@ faults! {
     DroppedNotGivenUp,
     /// A lease goes to a waiter without heartbeats.
     DeadIsServed,
-    /// A lease that is handed over has the fence of the last one.
+    /// A lease that is granted to a waiter has the fence of the last one.
     FenceRepeats,
     /// A repeated acquisition competes with its first copy.
     AskedTwiceIsBusy,

@@ -225,7 +225,7 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // A hold whose end was not recorded is over as well.
+        // A hold whose end was not recorded has ended as well.
         if !*self.is_over.get_mut() {
             self.held.gone();
         }

@@ -239,7 +239,7 @@ impl LeaseHandle {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Returns when there is a release request, its guard's life is over, the lease is lost, or at
+    /// Returns when there is a release request, the guard has ended, the lease is lost, or at
     /// `until`. Cancel safe.
     pub(crate) async fn asked_until(&self, clock: &dyn Clock, until: Moment) {
         loop {
@@ -389,7 +389,7 @@ impl LeaseHandle {
         self.state().lasting(self.held_until()).lost_at
     }
 
-    /// Returns when the lease is lost, or its guard's life is over. Cancel safe.
+    /// Returns when the lease is lost, or its guard has ended. Cancel safe.
     pub(crate) async fn lost(&self, clock: &dyn Clock) {
         loop {
             let changed = self.changed.notified();

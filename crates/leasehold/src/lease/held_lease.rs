@@ -419,7 +419,7 @@ impl HeldLease {
 
 impl HeldLease {
     /// How an expired lease ended: the store decides whether another holder can have come, so this
-    /// asks it without changing anything.
+    /// sends it a renewal that changes nothing.
     async fn late_or_lost(&self) -> Error {
         let Self { client, handle } = self;
         let lost = self.lost_by(ErrorKind::Lost, LOST);

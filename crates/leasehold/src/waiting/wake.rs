@@ -1,7 +1,7 @@
 //! A client's wake channel: one for all of its waiters, opened by the first that needs it.
 //!
-//! No waiter depends on it. Waiters poll instead while it fails to open, or brings no notification
-//! of leases that were handed over. As long as there are some, it is tried again.
+//! No waiter depends on it. Waiters poll until it is open, and after several grants in a row
+//! without a notification. As long as there are waiters, a channel that failed is opened again.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -270,13 +270,13 @@ impl Hub {
         Served { stand, task: task.abort_handle(), home }
     }
 
-    /// Records that a lease was handed over without a notification.
+    /// Records that a waiter was granted a lease without a notification.
     pub(crate) fn untold(&self) {
         let before = self.lines.untold.fetch_add(1, Ordering::Relaxed);
         if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
             tracing::warn!(
                 target: "leasehold",
-                "leases are handed over without a notification; waiters poll instead (does the \
+                "leases are granted to waiters without a notification; they poll instead (does the \
                  server let scripts publish, and does a proxy pass notifications on?)"
             );
         }

@@ -75,7 +75,8 @@ enum Event {
 impl Wire {
     pub(crate) fn new(acquisition: Box<Acquisition>, wakes: bool, seen: Seen) -> Self {
         let terms = acquisition.terms;
-        // A lease handed over must be long enough for the grace to stop in.
+        // A lease that is granted to a waiter first lasts for the rest of its heartbeat timeout,
+        // which must leave time for the grace.
         let window = WINDOW_MAX.max(terms.grace.saturating_mul(4));
         Self {
             wakes,

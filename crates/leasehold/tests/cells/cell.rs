@@ -30,7 +30,8 @@ const GRIEF: Duration = Duration::from_secs(30);
 /// Of a lease that the fault may not cost: a busy machine has the time to renew it, too.
 /// A cluster that fails over by hand may stand still for ten seconds by itself.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
-/// The naive client's lease is no longer: some faults do it no harm before that is over.
+/// The naive client's lease. Short, since some faults harm that client only after its lease has
+/// expired.
 const NAIVE_LEASE: Duration = Duration::from_secs(4);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
@@ -353,7 +354,7 @@ impl Play {
         self.rest.workers.push(tokio::spawn(work));
     }
 
-    /// The fault is over, as far as it ever is: recovery is counted from here.
+    /// The fault has ended, as far as it ever does: recovery is counted from here.
     pub(crate) fn over(&mut self) {
         self.over = Some(SystemClock::new().now());
     }

@@ -53,8 +53,8 @@ pub(crate) async fn block<T: Send + 'static>(
     wait_for("the cluster", tokio::task::spawn_blocking(move || what(&cluster))).await.unwrap()
 }
 
-/// Servers of naive clients that cannot ask the nodes where the primary is, because some of those
-/// stand still.
+/// Servers of naive clients that cannot find out from the nodes where the primary is, because some
+/// of those stand still.
 fn pointed_at(primary: &RedisServer) -> (Arc<Mutex<SocketAddr>>, Servers) {
     let at = Arc::new(Mutex::new(primary.addr()));
     let find = Arc::clone(&at);

@@ -107,7 +107,7 @@ async fn r11_a_node_that_is_trusted_and_came_back_empty_grants_twice_and_the_fen
     r11(Cell { id: "R11", fault, verdict: Verdict::Fenced, ..THREE }, true).await;
 }
 
-/// The young node and the quick one grant first, and the slow one must not be left out.
+/// The node that warms up and the quick one grant first, and the slow one must not be left out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r16_a_young_node_beside_a_slow_one_costs_nobody_a_lease_and_keeps_nobody_out() {
     let nodes = start(3, &RedisServer::builder());

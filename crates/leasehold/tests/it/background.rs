@@ -473,8 +473,8 @@ async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it()
     assert!(faults.count(Op::Renew) >= 5);
 }
 
-/// A close whose release hands the lock to a waiter of the same client before the waiter's runtime
-/// has told it of the close: it returns the lease, and does not request it again.
+/// A close whose release grants the lock to a waiter of the same client, before the waiter's
+/// runtime has notified it of the close: it releases the lease, and does not request it again.
 #[cfg(unix)]
 /// Has one wait whose client has waited on another runtime before, while the clock stands still: so
 /// it does not request by itself. `meanwhile` says what happens to the other one.

@@ -34,8 +34,8 @@ async fn subscribed(server: &RedisServer) {
     .await;
 }
 
-/// Has a lease handed over to a waiter, by a release that comes long before the lease would end
-/// and its waiter would look again.
+/// Has a waiter granted the lock, by a release that comes long before the lease would expire and
+/// the waiter would poll again.
 async fn hand_over(holder: &Client, waiter: Mutex) {
     let guard = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
     // Less than its heartbeats are apart.

@@ -193,8 +193,8 @@ async fn an_answer_that_is_slower_than_the_lease_is_no_lease() {
     world.idle("a").await;
 }
 
-/// Five clients and one lock under random faults: judged by what they believed, not by what they
-/// were told.
+/// Five clients and one lock under random faults: judged by what they believed, not by what the
+/// store answered.
 #[tokio::test(start_paused = true)]
 async fn random_faults_never_make_two_holders() {
     for seed in 0..30 {

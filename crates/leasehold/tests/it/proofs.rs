@@ -128,7 +128,7 @@ struct Scene {
     outsider: Client,
     /// Whose answers are in doubt.
     tried: Client,
-    /// Likewise, on a wire that is cut while a lease is handed to it.
+    /// Likewise, on a wire that is cut while a lease is granted to it.
     cut: Client,
     /// Holds what answers are to be about.
     before: Client,
@@ -383,7 +383,7 @@ impl Cell {
         }
     }
 
-    /// What others can do when the doubt is over.
+    /// What others can do after the doubt.
     async fn others_get(&self, seen: &Seen, scene: &Scene) {
         let look = patiently("the store to answer", async {
             loop {

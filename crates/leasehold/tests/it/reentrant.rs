@@ -580,7 +580,7 @@ async fn the_same_secret_is_the_same_owner_in_another_process_and_after_a_restar
     let guard = restarted.reentrant("b", &owner()).try_lock().await.unwrap().unwrap();
     assert!(guard.fence().unwrap() > fence, "what the dead one has on its way is refused");
     guard.release().await.unwrap();
-    // Nobody knows that it is dead, so others wait until its lease is over.
+    // The store can't know that the holder is dead, so others wait until its lease expires.
     assert!(stranger.mutex("b").try_lock().await.unwrap().is_none());
     let started = tokio::time::Instant::now();
     stranger.mutex("b").lock().await.unwrap().release().await.unwrap();

@@ -1,5 +1,5 @@
-//! A client on a store that brings its own clock, time of day and tokens takes no chance from anywhere
-//! else: what it asks is the same, byte for byte, in every run.
+//! A client on a store that brings its own clock, time of day and tokens has no other source of
+//! chance: its requests are the same, byte for byte, in every run.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};

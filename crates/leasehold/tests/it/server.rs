@@ -80,8 +80,8 @@ async fn requests_per_hand_off(waiters: usize) -> f64 {
 async fn a_hand_off_costs_the_server_the_same_for_two_waiters_and_for_a_thousand() {
     for waiters in [2, 16, 100, 1_000] {
         let requests = requests_per_hand_off(waiters).await;
-        // Two are needed: the release that hands over, and the request that had joined the queue is
-        // answered already. What is left is room for a heartbeat on a slow machine.
+        // Two are needed: the release, which grants the lock to the next waiter, and the request
+        // that joined the queue. The rest is room for a heartbeat on a slow machine.
         assert!(requests <= 3.0, "{requests} requests for each of {waiters} hand-offs");
     }
 }

@@ -54,7 +54,7 @@ impl LeaseHandle {
     }
 
     /// The hold of the same lease in another mode, with the fences that it has then. `None` when
-    /// the guard's life is over, or the lease lost. On success this hold has ended.
+    /// the guard has ended, or the lease is lost. On success this hold has ended.
     pub(crate) fn in_mode(
         &self,
         settings: Arc<Settings>,

@@ -57,7 +57,7 @@ pub(crate) struct LastRequest {
     /// How long ago its deadline was, if that has passed.
     pub(crate) over_for: Option<Duration>,
     /// Whether no other request with the lease's token is on the way, which
-    /// [`LeaseHandle::settled`] waits for. Once the guard's life is over no other begins.
+    /// [`LeaseHandle::settled`] waits for. Once the guard has ended, no other begins.
     pub(crate) is_settled: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The second bookkeeping: what is held and waited for, as answers and notices tell it.
+//! The second bookkeeping: what is held and waited for, by the answers and notices.
 
 use super::*;
 
@@ -172,7 +172,7 @@ impl Books {
     ) {
         for notice in notices {
             let Wake::Granted { ticket, heartbeat, fences } = notice.wake else { continue };
-            assert!(!closed, "handed over during a cool-down");
+            assert!(!closed, "granted during a cooldown");
             let who = u8::try_from(ticket).unwrap();
             assert_eq!(notice.client, client(who), "told to a stranger");
             let waits = self.line.remove(&who).expect("only waiters are told of grants");

@@ -96,7 +96,7 @@ struct Lease {
     /// Until when it is on its way, whether it was taken, and when its predecessor was due.
     offer: Option<(Moment, Arc<Contender>)>,
     resume: Option<u64>,
-    /// Whether the store said that it is over.
+    /// Whether the store said that it has ended.
     refuted: bool,
 }
 
