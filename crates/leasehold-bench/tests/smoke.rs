@@ -68,7 +68,7 @@ fn every_uncontended_acquisition_is_released_and_takes_no_more_requests_than_the
 }
 
 #[test]
-fn no_handoff_overlaps_another_and_nobody_starves_in_line() {
+fn no_handoff_overlaps_another_and_no_waiter_starves_in_the_queue() {
     let document = document(&["handoff"]);
     let part = &document["handoff"];
     assert!(!rows(part, "ratios").is_empty());

@@ -15,13 +15,12 @@
 //! must come is awaited.
 
 mod changing;
-mod closing;
+mod concurrent;
 mod context;
+mod cooldown;
 mod fences;
 mod grant;
 mod limits;
-mod line;
-mod line_faults;
 mod list;
 mod names;
 mod operator;
@@ -31,8 +30,9 @@ mod renew;
 mod sharing;
 mod show;
 mod trouble;
+mod waiting;
+mod waiting_faults;
 mod wake;
-mod windows;
 
 use std::fmt::Write as _;
 use std::pin::Pin;
@@ -261,8 +261,8 @@ macro_rules! conformance_tests_by_module {
     };
     ($name:ident, $open:expr, lacks: $lacks:tt $(,)?) => {
         $crate::conformance_tests_by_module!($name, $open, $lacks, [
-            changing closing fences grant limits line line_faults names operator release renew sharing show trouble
-            wake windows
+            changing concurrent cooldown fences grant limits names operator release renew sharing show trouble waiting
+            waiting_faults wake
         ]);
     };
     ($name:ident, $open:expr, [$($lacks:ident),* $(,)?], [$($module:ident)+]) => {
@@ -292,12 +292,11 @@ macro_rules! conformance_tests_by_module {
 #[cfg(test)]
 pub(crate) const MODULES: &[&str] = &[
     "changing",
-    "closing",
+    "concurrent",
+    "cooldown",
     "fences",
     "grant",
     "limits",
-    "line",
-    "line_faults",
     "names",
     "operator",
     "release",
@@ -305,6 +304,7 @@ pub(crate) const MODULES: &[&str] = &[
     "sharing",
     "show",
     "trouble",
+    "waiting",
+    "waiting_faults",
     "wake",
-    "windows",
 ];

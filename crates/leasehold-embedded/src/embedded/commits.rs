@@ -178,7 +178,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_transaction_in_whose_commit_somebody_dies_is_undone_by_the_next_one() {
+    async fn a_transaction_whose_process_dies_in_its_commit_is_undone_by_the_next_one() {
         let directory = tempfile::tempdir_in("/dev/shm")
             .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
         let path = directory.path().join("locks");

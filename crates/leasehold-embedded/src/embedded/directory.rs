@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_the_machine_is_everybodys_default_whatever_stands_in_its_place() {
+    fn a_store_of_the_machine_is_the_default_of_all_users_whatever_is_at_its_path() {
         let machine = tempfile::tempdir().unwrap();
         let (root, path) = (machine.path(), machine.path().join("var/lib/leasehold"));
         fs::create_dir_all(root.join("var/lib")).unwrap();

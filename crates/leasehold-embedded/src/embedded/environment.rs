@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_with_somebody_inside_is_not_opened_at_once() {
+    fn a_store_with_a_process_inside_is_not_opened_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
         drop(EmbeddedStore::open(&path).unwrap());

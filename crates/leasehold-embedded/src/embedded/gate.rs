@@ -282,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn a_fork_neither_enters_nor_lets_anybody_in() {
+        fn a_fork_neither_enters_nor_lets_another_process_in() {
             let (path, _keep) = place();
             let gates = [Gate::beside(&path), Gate::beside(&path)];
             let pass = gates[0].try_enter().unwrap().unwrap();
@@ -304,7 +304,7 @@ mod tests {
         }
 
         #[test]
-        fn a_file_that_somebody_has_changed_lets_nobody_in() {
+        fn a_file_that_was_changed_lets_no_process_in() {
             let (path, _keep) = place();
             for begins in [[0; 8], *b"leasehol", [b'0'; 8], [0xff; 8]] {
                 let gates = [Gate::beside(&path), Gate::beside(&path)];
@@ -346,7 +346,7 @@ mod tests {
         }
 
         #[test]
-        fn who_is_inside_is_told_apart_by_namespace() {
+        fn the_process_inside_is_named_with_its_namespace() {
             let (path, _keep) = place();
             let gates = [Gate::beside(&path), Gate::beside(&path)];
             assert_eq!(gates[0].inside(), None);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_over_when_its_process_lets_go_of_it() {
+    fn a_session_is_over_when_its_process_releases_it() {
         let directory = tempfile::tempdir().unwrap();
         let gate = gate();
         let pass = gate.try_enter().unwrap().unwrap();

@@ -260,7 +260,7 @@ async fn a_store_whose_making_was_cut_short_is_made_anew() {
 }
 
 #[tokio::test]
-async fn somebody_elses_database_is_left_alone() {
+async fn a_foreign_database_is_left_alone() {
     let (path, _keep) = place();
     fs::create_dir(&path).unwrap();
     fs::write(path.join("data.mdb"), "theirs").unwrap();

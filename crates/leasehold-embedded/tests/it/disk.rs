@@ -276,7 +276,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_refused() {
+fn a_directory_of_another_user_is_refused() {
     let (given_away, _keep) = place();
     let (path, user) = if rustix::process::geteuid().is_root() {
         let nobody = 65_534;

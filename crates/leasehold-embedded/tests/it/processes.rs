@@ -81,7 +81,7 @@ async fn a_process_that_stands_still_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn a_detached_lease_outlives_its_process_and_is_anybodys_who_knows_it() {
+async fn a_detached_lease_outlives_its_process_and_belongs_to_each_that_knows_it() {
     let (path, _keep) = place();
     let child = Child::that_says(&path, "hold-detached k", "held");
     child.kill();
@@ -113,7 +113,7 @@ async fn dropping_the_last_clone_ends_the_session_and_its_leases() {
 }
 
 #[tokio::test]
-async fn a_dead_waiter_is_out_of_the_line_and_the_dead_are_not_shown() {
+async fn a_dead_waiter_is_out_of_the_queue_and_the_dead_are_not_shown() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     let mine = request("k");
@@ -140,7 +140,7 @@ async fn a_dead_waiter_is_out_of_the_line_and_the_dead_are_not_shown() {
 }
 
 #[tokio::test]
-async fn the_death_of_a_holder_serves_the_line_at_the_next_heartbeat() {
+async fn the_death_of_a_holder_serves_the_queue_at_the_next_heartbeat() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     let holder = Child::that_says(&path, "hold k", "held");

@@ -74,7 +74,7 @@ async fn the_socket_of_a_dead_waiter_is_cleared_away_when_it_is_written_to() {
 }
 
 #[tokio::test]
-async fn sockets_of_the_dead_are_cleared_away_by_whoever_comes_first() {
+async fn sockets_of_the_dead_are_cleared_away_by_the_next_process() {
     let (path, _keep) = place();
     drop(EmbeddedStore::open(&path).unwrap());
     let client = ClientId::generate().unwrap().to_string();

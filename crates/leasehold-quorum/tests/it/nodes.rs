@@ -635,7 +635,7 @@ async fn a_node_that_is_gone_delays_no_look() {
 
 /// An inspection waits for a majority, and for other nodes only if they decide.
 #[tokio::test(start_paused = true)]
-async fn a_cool_down_of_a_majority_is_shown_whichever_nodes_answer_first() {
+async fn a_cooldown_of_a_majority_is_shown_whichever_nodes_answer_first() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     let key = key();
     let asked = wish(&key, secs(30));

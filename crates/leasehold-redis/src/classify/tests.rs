@@ -37,7 +37,7 @@ fn a_server_that_takes_no_writes_is_unavailable() {
 }
 
 #[test]
-fn foreign_values_and_versions_are_told_apart() {
+fn foreign_values_and_versions_are_distinguished() {
     check("WRONGTYPE", "…", Foreign, NotApplied, Next::Fail);
     check("LEASEHOLDFOREIGN", "…", Foreign, NotApplied, Next::Fail);
     let text = check("LEASEHOLDVERSION", "2", Unsupported, NotApplied, Next::Fail);
@@ -209,7 +209,7 @@ fn a_lost_connection_is_unknown_only_after_a_request() {
 }
 
 #[test]
-fn a_time_out_is_unavailable_and_as_known_as_it_can_be() {
+fn a_timeout_is_unavailable_and_as_known_as_it_can_be() {
     let late = Verdict::out_of_time(Unknown, "no answer within 2s");
     assert_eq!((late.kind, late.effect, late.next), (Unavailable, Unknown, Next::Fail));
 }

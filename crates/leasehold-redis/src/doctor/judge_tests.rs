@@ -93,7 +93,7 @@ fn a_disk_that_fails_and_data_that_is_still_loading_are_seen() {
 }
 
 #[test]
-fn whoever_takes_no_locks_is_a_problem() {
+fn a_server_that_takes_no_locks_is_a_problem() {
     let judged = |field, value| facts(&[(field, value)], &[]);
     assert_eq!(severity(role(&judged("role", "slave"))), Severity::Problem);
     assert_eq!(severity(role(&judged("role", "master"))), Severity::Fine);

@@ -90,7 +90,7 @@ async fn requests_that_come_together_take_few_calls_and_each_of_one_caller_takes
 }
 
 #[tokio::test]
-async fn keys_that_somebody_made_endless_expire_again_when_their_expiry_is_next_told() {
+async fn keys_without_an_expiry_expire_again_when_it_is_next_set() {
     // In separate calls, and in a shared one.
     for many in [1, MANY] {
         expire_again(many).await;

@@ -108,7 +108,7 @@ async fn nothing_else_that_proves_a_lease_comes_from_a_server_that_may_have_forg
 }
 
 #[tokio::test]
-async fn a_place_in_line_is_kept_at_a_server_that_may_have_forgotten_leases_and_proves_nothing() {
+async fn a_queue_position_is_kept_at_a_server_that_may_have_forgotten_leases_and_proves_nothing() {
     let (primary, _replica) = pair().await;
     let (wary, sure) = wary_and_sure(&primary).await;
     let (name, client) = (key(), ClientId::generate().unwrap());

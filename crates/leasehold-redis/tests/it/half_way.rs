@@ -206,7 +206,7 @@ async fn is_ended_again<T>(
 }
 
 #[tokio::test]
-async fn a_key_that_somebody_made_endless_expires_again_with_what_goes_no_short_way() {
+async fn a_key_without_an_expiry_expires_again_with_what_takes_no_early_exit() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let mut changes = 0;

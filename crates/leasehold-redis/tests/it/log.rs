@@ -41,7 +41,7 @@ async fn a_log_keeps_the_last_events_for_a_week() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_put_into_a_log_is_left_out_and_another_type_is_told() {
+async fn foreign_entries_of_a_log_are_left_out_and_another_type_is_reported() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let key = key();

@@ -74,7 +74,7 @@ async fn over(server: &RedisServer, length: Duration) {
 }
 
 #[tokio::test]
-async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_lock() {
+async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_no_caller_from_the_lock() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let (key, client) = (key(), ClientId::generate().unwrap());
@@ -103,7 +103,7 @@ async fn thousands_of_dead_waiters_are_swept_in_steps_and_keep_nobody_from_the_l
 }
 
 #[tokio::test]
-async fn a_long_gap_in_the_line_keeps_nobody_from_a_free_lock() {
+async fn a_long_gap_in_the_queue_keeps_no_caller_from_a_free_lock() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let (key, client) = (key(), ClientId::generate().unwrap());
@@ -237,7 +237,7 @@ async fn all_who_can_share_are_served_though_one_call_serves_only_some() {
 }
 
 #[tokio::test]
-async fn a_line_that_the_server_forgot_comes_back_in_its_old_order() {
+async fn a_queue_that_the_server_forgot_comes_back_in_its_old_order() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let (key, client) = (key(), ClientId::generate().unwrap());

@@ -398,7 +398,7 @@ async fn a_connection_that_swallows_everything_is_replaced() {
 }
 
 #[tokio::test]
-async fn one_time_out_does_not_cost_the_connection() {
+async fn one_timeout_does_not_cost_the_connection() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     store.inspect(&key(), WITHIN).await.unwrap();

@@ -22,7 +22,7 @@ async fn refused(url: &str) -> leasehold_core::Error {
 }
 
 #[tokio::test]
-async fn passwords_of_servers_and_sentinels_are_told_apart_and_never_shown() {
+async fn passwords_of_servers_and_sentinels_are_distinguished_and_never_shown() {
     let start = || {
         let set = SentinelSet::builder().replicas(1);
         set.password("s3rver-pw").sentinel_password("s3ntinel-pw").start()

@@ -54,9 +54,9 @@ async fn all(cx: &Context, parties: &[&Party]) -> AcquireAll {
 pub(super) async fn a_downgrade_lets_readers_in_and_keeps_its_fence_and_end(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).owner("w").metadata("a b").take().await;
-    let reader = cx.party(&key).shared().owner("r").in_line();
+    let reader = cx.party(&key).shared().owner("r").queued();
     reader.wait().await;
-    let next = cx.party(&key).owner("w2").in_line();
+    let next = cx.party(&key).owner("w2").queued();
     next.wait().await;
     assert_eq!(converted(cx, &lease, Mode::Shared).await, lease.fences);
     assert_eq!(converted(cx, &lease, Mode::Shared).await, lease.fences);
@@ -72,11 +72,13 @@ pub(super) async fn a_downgrade_lets_readers_in_and_keeps_its_fence_and_end(cx: 
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence(cx: &Context) {
+pub(super) async fn only_a_lone_reader_is_upgraded_past_the_queue_with_a_higher_fence(
+    cx: &Context,
+) {
     let key = cx.key();
     let mut a = cx.party(&key).shared().owner("a").take().await;
     let b = cx.party(&key).shared().owner("b").take().await;
-    let writer = cx.party(&key).owner("writer").in_line();
+    let writer = cx.party(&key).owner("writer").queued();
     writer.wait().await;
     assert_eq!(convert(cx, &a, Mode::Exclusive).await, Convert::Busy { others: 1 });
     assert_eq!(cx.holders(&key).await, ["a", "b"], "both still read");
@@ -120,11 +122,11 @@ pub(super) async fn who_holds_nothing_converts_nothing(cx: &Context) {
     lease.end().await;
 }
 
-pub(super) async fn permits_can_be_given_back_and_added_to_one_by_one(cx: &Context) {
+pub(super) async fn permits_can_be_released_and_added_one_by_one(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).permits(2, 4).owner("a").take().await;
     assert_eq!(converted(cx, &lease, permits(4, 4)).await, lease.fences);
-    let waiter = cx.party(&key).permits(2, 4).owner("b").in_line();
+    let waiter = cx.party(&key).permits(2, 4).owner("b").queued();
     waiter.wait().await;
     assert_eq!(converted(cx, &lease, permits(2, 4)).await, lease.fences);
     assert_eq!(cx.holders(&key).await, ["a", "b"]);
@@ -139,11 +141,11 @@ pub(super) async fn permits_can_be_given_back_and_added_to_one_by_one(cx: &Conte
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_raised_limit_serves_the_line_and_binds_newcomers(cx: &Context) {
+pub(super) async fn a_raised_limit_serves_the_queue_and_binds_newcomers(cx: &Context) {
     let key = cx.key();
     assert_eq!(set_limit(cx, &key, 3).await, SetLimit::NotInUse);
     let lease = cx.party(&key).permits(2, 2).owner("a").take().await;
-    let waiter = cx.party(&key).permits(1, 2).owner("b").in_line();
+    let waiter = cx.party(&key).permits(1, 2).owner("b").queued();
     waiter.wait().await;
     assert_eq!(set_limit(cx, &key, 3).await, SetLimit::Set { before: number(2) });
     assert_eq!(cx.holders(&key).await, ["a", "b"]);
@@ -159,9 +161,9 @@ pub(super) async fn a_raised_limit_serves_the_line_and_binds_newcomers(cx: &Cont
 pub(super) async fn a_lowered_limit_takes_nothing_from_holders(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).permits(3, 3).owner("a").take().await;
-    let big = cx.party(&key).permits(3, 3).owner("big").in_line();
+    let big = cx.party(&key).permits(3, 3).owner("big").queued();
     big.wait().await;
-    let small = cx.party(&key).permits(1, 3).owner("small").in_line();
+    let small = cx.party(&key).permits(1, 3).owner("small").queued();
     small.wait().await;
     assert_eq!(set_limit(cx, &key, 2).await, SetLimit::Set { before: number(3) });
     assert_eq!(cx.holders(&key).await, ["a"]);
@@ -178,7 +180,7 @@ pub(super) async fn a_lowered_limit_ends_every_wait_for_more_wherever_it_stands(
     let lease = cx.party(&key).permits(5, 5).owner("a").take().await;
     let mut line = Vec::new();
     for (owner, count) in [("b", 2), ("c", 3), ("d", 5), ("e", 1), ("f", 4)] {
-        let waiter = cx.party(&key).permits(count, 5).owner(owner).in_line();
+        let waiter = cx.party(&key).permits(count, 5).owner(owner).queued();
         waiter.wait().await;
         line.push(waiter);
     }
@@ -211,7 +213,7 @@ pub(super) async fn preferred_waiters_stand_before_all_others(cx: &Context) {
     let lease = cx.party(&key).take().await;
     let mut line = Vec::new();
     for (owner, preferred) in [("a", false), ("b", true), ("c", false), ("d", true)] {
-        let mut party = cx.party(&key).owner(owner).in_line();
+        let mut party = cx.party(&key).owner(owner).queued();
         party.request.preferred = preferred;
         party.wait().await;
         line.push(party);
@@ -227,7 +229,7 @@ pub(super) async fn preferred_waiters_stand_before_all_others(cx: &Context) {
 pub(super) async fn a_preferred_reader_joins_readers_past_a_waiting_writer(cx: &Context) {
     let key = cx.key();
     let reader = cx.party(&key).shared().take().await;
-    let writer = cx.party(&key).owner("writer").in_line();
+    let writer = cx.party(&key).owner("writer").queued();
     writer.wait().await;
     let mut preferred = cx.party(&key).shared();
     preferred.fail().await;

@@ -183,10 +183,10 @@ pub(super) async fn every_mode_is_taken_and_what_it_took_ends(cx: &Context) {
     taken_and_ended(cx, TO_ACQUIRE_SHARED).await;
 }
 
-pub(super) async fn every_argument_of_a_waiter_is_taken_and_the_line_ends(cx: &Context) {
+pub(super) async fn every_argument_of_a_waiter_is_taken_and_the_queue_ends(cx: &Context) {
     for (what, change) in TO_WAIT {
         let lease = cx.party(&cx.key()).take().await;
-        let mut waiter = cx.party(&lease.key).in_line();
+        let mut waiter = cx.party(&lease.key).queued();
         change(waiter.request.queue.as_mut().expect("it is in line"));
         assert!(matches!(waiter.ask().await, Acquire::Waiting(_)), "{what}");
         let key = lease.key.clone();
@@ -195,7 +195,7 @@ pub(super) async fn every_argument_of_a_waiter_is_taken_and_the_line_ends(cx: &C
         is_free_or_closed(cx, &key, Cooldown::NONE, what).await;
     }
     let lease = cx.party(&cx.key()).take().await;
-    let refused = cx.party(&lease.key).in_line().max_waiters(0).be_refused().await;
+    let refused = cx.party(&lease.key).queued().max_waiters(0).be_refused().await;
     assert_eq!(refused, Refusal::QueueFull { waiters: 0 });
     lease.end().await;
 }

@@ -29,25 +29,25 @@ macro_rules! conformance_list {
                 a_renewal_never_shortens_unless_asked_to,
                 a_renewal_changes_nothing_but_the_end,
                 a_renewal_never_creates_a_lease,
-                a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_it_since,
-                a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one,
-                a_strangers_renewal_extends_nobody,
+                a_lock_is_taken_after_a_late_lease_only_if_it_was_free_since,
+                a_late_renewal_stays_ended_and_differs_from_a_lost_one,
+                a_strangers_renewal_extends_no_lease,
                 a_batch_of_renewals_is_answered_one_by_one_in_order,
                 an_empty_batch_is_answered_with_nothing,
                 one_lease_may_stand_twice_in_a_batch,
-                a_lease_that_is_handed_over_has_a_new_token_and_the_old_one_is_spent,
+                a_lease_that_is_transferred_has_a_new_token_and_the_old_one_is_spent,
             }
             release [] {
                 a_released_lock_is_free_at_once,
                 a_release_sent_again_is_still_released,
                 a_release_sent_many_times_at_once_is_released,
-                a_release_after_the_end_is_late_while_nobody_came,
+                a_release_after_the_end_is_late_while_no_other_caller_came,
                 a_stale_release_leaves_the_new_holder_alone,
                 a_release_sent_again_does_not_touch_the_next_holder,
                 a_stranger_releases_nothing,
                 a_partial_release_leaves_the_holds_that_it_says,
                 leaving_gives_a_lease_up,
-                leaving_with_nothing_touches_nobody,
+                leaving_with_nothing_touches_no_holder,
                 leaving_after_the_end_leaves_the_new_holder_alone,
             }
             changing [] {
@@ -66,10 +66,10 @@ macro_rules! conformance_list {
             }
             changing [queue, shared] {
                 a_downgrade_lets_readers_in_and_keeps_its_fence_and_end,
-                only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence,
+                only_a_lone_reader_is_upgraded_past_the_queue_with_a_higher_fence,
                 a_downgrade_that_arrives_again_does_not_undo_an_upgrade,
-                permits_can_be_given_back_and_added_to_one_by_one,
-                a_raised_limit_serves_the_line_and_binds_newcomers,
+                permits_can_be_released_and_added_one_by_one,
+                a_raised_limit_serves_the_queue_and_binds_newcomers,
                 a_lowered_limit_takes_nothing_from_holders,
                 a_lowered_limit_ends_every_wait_for_more_wherever_it_stands,
                 a_preferred_reader_joins_readers_past_a_waiting_writer,
@@ -81,32 +81,32 @@ macro_rules! conformance_list {
             changing [sets, shared] {
                 several_locks_that_can_not_be_taken_as_asked_are_refused,
             }
-            windows [queue] {
+            concurrent [queue] {
                 calls_at_the_same_time_are_one_after_the_other_for_a_mutex,
                 calls_at_the_same_time_are_one_after_the_other_for_a_re_entrant_mutex,
             }
-            windows [queue, shared] {
+            concurrent [queue, shared] {
                 calls_at_the_same_time_are_one_after_the_other_for_a_read_write_lock,
                 calls_at_the_same_time_are_one_after_the_other_for_a_semaphore,
             }
-            windows [queue, sets] {
+            concurrent [queue, sets] {
                 calls_at_the_same_time_are_one_after_the_other_for_sets_of_locks,
             }
-            closing [] {
-                a_cool_down_closes_the_lock_to_everyone,
-                a_cool_down_ends_by_itself_and_not_before_its_time,
+            cooldown [] {
+                a_cooldown_closes_the_lock_to_all_callers,
+                a_cooldown_ends_by_itself_and_not_before_its_time,
                 a_release_sent_again_does_not_close_for_longer,
                 a_late_release_closes_too,
                 a_release_of_what_is_lost_closes_nothing,
                 a_partial_release_closes_nothing,
-                no_time_and_next_to_no_time_are_no_cool_down,
+                no_time_and_next_to_no_time_are_no_cooldown,
             }
-            closing [shared] {
+            cooldown [shared] {
                 a_closed_name_keeps_its_kind,
             }
-            closing [queue] {
-                a_cool_down_keeps_the_line_waiting_and_then_serves_it,
-                whoever_asks_during_a_cool_down_can_wait_in_line,
+            cooldown [queue] {
+                a_cooldown_keeps_the_queue_waiting_and_then_serves_it,
+                a_caller_can_join_the_queue_during_a_cooldown,
             }
             fences [] {
                 fences_grow_over_every_way_to_lose_a_lease,
@@ -136,37 +136,37 @@ macro_rules! conformance_list {
                 an_idle_name_can_be_used_as_another_kind,
             }
             sharing [shared, queue] {
-                nobody_overtakes_the_line,
-                who_has_the_holders_bond_comes_in_past_the_line_and_from_within_it,
+                newcomers_do_not_overtake_the_queue,
+                a_caller_with_the_holders_bond_comes_in_past_the_queue_and_from_within_it,
                 a_small_wish_does_not_overtake_a_big_one,
                 all_who_fit_together_are_served_together,
             }
-            line [queue] {
-                whoever_would_wait_is_granted_a_free_lock,
+            waiting [queue] {
+                a_queue_request_is_granted_a_free_lock,
                 waiters_stand_in_the_order_of_their_arrival,
                 a_released_lock_goes_to_the_head_in_the_same_step,
-                a_lease_handed_on_has_what_the_waiter_asked_for,
-                a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl,
-                a_lease_handed_on_can_be_renewed_and_released_like_any_other,
+                a_lease_of_the_queue_has_what_the_waiter_requested,
+                a_lease_of_the_queue_runs_for_the_heartbeat_timeout_and_then_for_the_ttl,
+                a_lease_of_the_queue_can_be_renewed_and_released_like_any_other,
                 an_expired_holder_makes_room_for_the_head,
-                whoever_looks_hands_an_expired_lock_to_the_head,
+                a_look_grants_an_expired_lock_to_the_head,
                 a_waiter_that_asks_twice_has_one_place,
                 a_waiter_that_asks_many_times_at_once_has_one_place,
-                leaving_the_line_disturbs_no_other_place,
+                leaving_the_queue_disturbs_no_other_position,
                 leaving_in_the_moment_of_the_grant_passes_the_lease_on,
-                a_line_alone_keeps_a_name_in_use_until_it_is_gone,
+                a_queue_alone_keeps_a_name_in_use_until_it_is_gone,
                 a_full_line_refuses_newcomers,
                 a_crowd_is_served_in_order_and_to_the_last,
             }
-            line_faults [queue] {
+            waiting_faults [queue] {
                 a_heartbeat_keeps_the_place,
                 a_dead_head_is_skipped,
                 a_waiter_with_less_than_half_a_window_left_is_passed_over,
-                a_forgotten_waiter_gets_its_old_place_back,
+                a_forgotten_waiter_gets_its_old_position_back,
                 a_forgotten_waiter_comes_back_into_a_full_line,
-                a_place_that_somebody_has_is_not_given_twice,
-                the_dead_do_not_fill_the_line,
-                a_waiter_that_asks_late_is_served_in_the_moment_it_asks,
+                a_position_of_another_waiter_is_not_given_twice,
+                dead_waiters_do_not_fill_the_queue,
+                a_waiter_with_a_late_heartbeat_is_served_at_once,
             }
             wake [queue, wake] {
                 a_grant_is_told_with_its_heartbeat_and_fences,
@@ -175,11 +175,11 @@ macro_rules! conformance_list {
                 a_grant_by_leaving_and_by_force_is_told_too,
                 a_new_head_that_would_oversleep_is_told,
                 a_head_is_told_of_a_lease_that_ends_earlier_now,
-                a_closed_channel_harms_nobody_and_can_be_opened_again,
+                a_closed_channel_harms_no_other_and_can_be_opened_again,
                 a_dropped_wait_for_a_message_loses_none,
             }
             show [] {
-                a_name_that_nobody_uses_is_not_there,
+                an_unused_name_is_not_there,
                 what_is_over_is_never_shown,
                 times_shown_fit_what_the_client_saw,
                 tokens_are_never_shown,
@@ -227,13 +227,13 @@ macro_rules! conformance_list {
                 a_limit_may_be_anything_and_permits_come_back,
             }
             limits [queue] {
-                every_argument_of_a_waiter_is_taken_and_the_line_ends,
+                every_argument_of_a_waiter_is_taken_and_the_queue_ends,
             }
             operator [] {
                 force_release_ends_the_lease_that_was_seen,
                 force_release_takes_any_fence_of_the_lease,
                 force_release_with_another_fence_changes_nothing,
-                force_release_of_a_free_lock_finds_nobody,
+                force_release_of_a_free_lock_finds_no_holder,
                 an_old_fence_takes_nothing_from_the_next_holder,
                 an_examination_explains_itself_and_leaves_locks_alone,
             }
@@ -241,7 +241,7 @@ macro_rules! conformance_list {
                 force_release_of_one_shared_holder_leaves_the_others,
             }
             operator [queue] {
-                force_release_serves_the_line,
+                force_release_serves_the_queue,
             }
             trouble [] {
                 an_acquisition_without_time_fails_cleanly_or_succeeds,
@@ -254,7 +254,7 @@ macro_rules! conformance_list {
             }
             trouble [list] {
                 a_thousand_names_leave_nothing_behind,
-                names_that_nobody_releases_leave_nothing_behind,
+                names_that_are_never_released_leave_nothing_behind,
             }
         }
     };

@@ -198,7 +198,7 @@ pub(super) async fn owner_and_metadata_come_back_as_they_were_given(cx: &Context
         let met = cx.party(&name).fail().await.holder.expect("it has a holder");
         assert_eq!((met.owner.as_str(), met.metadata.as_str()), (text, metadata));
         if cx.store().capability().queue {
-            let waiter = cx.party(&name).owner(text).metadata(metadata).in_line();
+            let waiter = cx.party(&name).owner(text).metadata(metadata).queued();
             let met = waiter.wait().await.holder.expect("it has a holder");
             assert_eq!((met.owner.as_str(), met.metadata.as_str()), (text, metadata));
             let shown = cx.show(&name).await.waiters[0].clone();

@@ -39,7 +39,7 @@ pub(super) async fn force_release_with_another_fence_changes_nothing(cx: &Contex
     lease.end().await;
 }
 
-pub(super) async fn force_release_of_a_free_lock_finds_nobody(cx: &Context) {
+pub(super) async fn force_release_of_a_free_lock_finds_no_holder(cx: &Context) {
     let key = cx.key();
     assert_eq!(cx.force_release(&key, Fence::ZERO).await, ForceRelease::NotHeld);
     assert_eq!(cx.inspect(&key).await, None);
@@ -71,10 +71,10 @@ pub(super) async fn force_release_of_one_shared_holder_leaves_the_others(cx: &Co
     b.end().await;
 }
 
-pub(super) async fn force_release_serves_the_line(cx: &Context) {
+pub(super) async fn force_release_serves_the_queue(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).owner("waiter").in_line();
+    let waiter = cx.party(&key).owner("waiter").queued();
     waiter.wait().await;
     assert_eq!(cx.force_release(&key, lease.fences.first()).await, ForceRelease::Released);
     assert_eq!(cx.holders(&key).await, ["waiter"]);

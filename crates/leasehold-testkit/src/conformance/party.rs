@@ -66,11 +66,11 @@ impl Party {
     }
 
     /// Queues as a new client, with a heartbeat timeout as long as the lease.
-    pub(super) fn in_line(self) -> Self {
-        self.in_line_of(client(), 1)
+    pub(super) fn queued(self) -> Self {
+        self.queued_as(client(), 1)
     }
 
-    pub(super) fn in_line_of(mut self, client: ClientId, ticket: u64) -> Self {
+    pub(super) fn queued_as(mut self, client: ClientId, ticket: u64) -> Self {
         self.request.queue = Some(QueueRequest::new(client, ticket, self.request.ttl));
         self
     }

@@ -34,7 +34,7 @@ pub(super) async fn a_release_sent_many_times_at_once_is_released(cx: &Context) 
     assert!(tasks.join_all().await.iter().all(|answer| *answer == Release::Released));
 }
 
-pub(super) async fn a_release_after_the_end_is_late_while_nobody_came(cx: &Context) {
+pub(super) async fn a_release_after_the_end_is_late_while_no_other_caller_came(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).ttl(SHORT).take().await;
     cx.until_idle(&key).await;
@@ -104,7 +104,7 @@ pub(super) async fn leaving_gives_a_lease_up(cx: &Context) {
     assert_eq!(lease.release().await, Release::Released, "it ended by its own token's word");
 }
 
-pub(super) async fn leaving_with_nothing_touches_nobody(cx: &Context) {
+pub(super) async fn leaving_with_nothing_touches_no_holder(cx: &Context) {
     let key = cx.key();
     assert_eq!(cx.leave(&key, token()).await, Leave::NotHeld);
     assert_eq!(cx.inspect(&key).await, None);

@@ -70,7 +70,7 @@ pub(super) async fn a_renewal_never_creates_a_lease(cx: &Context) {
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one(cx: &Context) {
+pub(super) async fn a_late_renewal_stays_ended_and_differs_from_a_lost_one(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).ttl(SHORT).take().await;
     cx.until_idle(&key).await;
@@ -83,9 +83,7 @@ pub(super) async fn a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one
     assert_eq!(lease.renew(LONG).await, Renew::NotHeld);
 }
 
-pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_it_since(
-    cx: &Context,
-) {
+pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_it_was_free_since(cx: &Context) {
     let mut patience = Patience::for_what("a late lease that is followed");
     let (key, late, party, anew) = loop {
         let key = cx.key();
@@ -115,7 +113,7 @@ pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_nobody_has_held_i
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_strangers_renewal_extends_nobody(cx: &Context) {
+pub(super) async fn a_strangers_renewal_extends_no_lease(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let stranger = RenewRequest::new(key.clone(), token(), no_fences(), ttl(LONG * 10));
@@ -190,7 +188,7 @@ pub(super) async fn one_lease_may_stand_twice_in_a_batch(cx: &Context) {
     lease.end().await;
 }
 
-pub(super) async fn a_lease_that_is_handed_over_has_a_new_token_and_the_old_one_is_spent(
+pub(super) async fn a_lease_that_is_transferred_has_a_new_token_and_the_old_one_is_spent(
     cx: &Context,
 ) {
     let key = cx.key();

@@ -83,23 +83,23 @@ pub(super) async fn holders_with_one_bond_are_one_owner_and_keep_all_others_out(
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn who_has_the_holders_bond_comes_in_past_the_line_and_from_within_it(
+pub(super) async fn a_caller_with_the_holders_bond_comes_in_past_the_queue_and_from_within_it(
     cx: &Context,
 ) {
     let key = cx.key();
     let ours = Mode::Joint(Bond::new(7));
     let stranger = cx.party(&key).owner("stranger").take().await;
-    let first = cx.party(&key).owner("first").in_line();
+    let first = cx.party(&key).owner("first").queued();
     first.wait().await;
-    let late = cx.party(&key).mode(ours).owner("late").in_line();
+    let late = cx.party(&key).mode(ours).owner("late").queued();
     late.wait().await;
     stranger.end().await;
     let first = first.took().await;
-    let outer = cx.party(&key).mode(ours).owner("outer").in_line();
+    let outer = cx.party(&key).mode(ours).owner("outer").queued();
     outer.wait().await;
-    let last = cx.party(&key).owner("last").in_line();
+    let last = cx.party(&key).owner("last").queued();
     last.wait().await;
-    let back = cx.party(&key).mode(ours).owner("back").in_line();
+    let back = cx.party(&key).mode(ours).owner("back").queued();
     back.wait().await;
     first.end().await;
     // Both waiters at the head have it. The one behind them is granted it at its heartbeat.
@@ -242,13 +242,13 @@ pub(super) async fn an_idle_name_can_be_used_as_another_kind(cx: &Context) {
     cx.party(&key).shared().take().await.end().await;
 }
 
-pub(super) async fn nobody_overtakes_the_line(cx: &Context) {
+pub(super) async fn newcomers_do_not_overtake_the_queue(cx: &Context) {
     let key = cx.key();
     let reader = cx.party(&key).shared().take().await;
-    let writer = cx.party(&key).owner("writer").in_line();
+    let writer = cx.party(&key).owner("writer").queued();
     writer.wait().await;
     cx.party(&key).shared().fail().await;
-    let second = cx.party(&key).shared().owner("reader").in_line();
+    let second = cx.party(&key).shared().owner("reader").queued();
     assert_eq!(second.wait().await.position, 1);
     reader.end().await;
     assert_eq!(cx.holders(&key).await, ["writer"]);
@@ -261,7 +261,7 @@ pub(super) async fn nobody_overtakes_the_line(cx: &Context) {
 pub(super) async fn a_small_wish_does_not_overtake_a_big_one(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).permits(2, 3).take().await;
-    let big = cx.party(&key).permits(3, 3).owner("big").in_line();
+    let big = cx.party(&key).permits(3, 3).owner("big").queued();
     big.wait().await;
     cx.party(&key).permits(1, 3).fail().await;
     lease.end().await;
@@ -274,10 +274,10 @@ pub(super) async fn all_who_fit_together_are_served_together(cx: &Context) {
     let lease = cx.party(&key).take().await;
     let mut line = Vec::new();
     for owner in ["r1", "r2", "r3"] {
-        line.push(cx.party(&key).shared().owner(owner).in_line());
+        line.push(cx.party(&key).shared().owner(owner).queued());
     }
-    line.push(cx.party(&key).owner("w").in_line());
-    line.push(cx.party(&key).shared().owner("r4").in_line());
+    line.push(cx.party(&key).owner("w").queued());
+    line.push(cx.party(&key).shared().owner("r4").queued());
     for waiter in &line {
         waiter.wait().await;
     }

@@ -6,7 +6,7 @@ use leasehold_core::{Kind, LockInfo};
 
 use super::context::{Context, LONG, Patience, SHORT, SLACK, key};
 
-pub(super) async fn a_name_that_nobody_uses_is_not_there(cx: &Context) {
+pub(super) async fn an_unused_name_is_not_there(cx: &Context) {
     let key = cx.key();
     assert_eq!(cx.inspect(&key).await, None);
     assert_eq!(cx.inspect(&key).await, None);
@@ -48,7 +48,7 @@ pub(super) async fn waiters_are_shown_with_who_they_are(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let asked_at = Instant::now();
-    let waiter = cx.party(&key).owner("w").metadata("for the report").in_line();
+    let waiter = cx.party(&key).owner("w").metadata("for the report").queued();
     waiter.wait().await;
     let shown = cx.show(&key).await.waiters[0].clone();
     assert_eq!((shown.owner.as_str(), shown.metadata.as_str()), ("w", "for the report"));
@@ -60,8 +60,8 @@ pub(super) async fn waiters_are_shown_with_who_they_are(cx: &Context) {
 pub(super) async fn contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let first = cx.party(&key).in_line().behind(2);
-    let second = cx.party(&key).in_line();
+    let first = cx.party(&key).queued().behind(2);
+    let second = cx.party(&key).queued();
     first.wait().await;
     second.wait().await;
     let behind = |info: &LockInfo| info.waiters.iter().map(|it| it.behind).collect::<Vec<_>>();
@@ -133,7 +133,7 @@ pub(super) async fn a_listed_lock_is_described_as_inspect_does(cx: &Context) {
 pub(super) async fn names_with_waiters_are_listed(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).owner("w").in_line();
+    let waiter = cx.party(&key).owner("w").queued();
     waiter.wait().await;
     let listed = cx.list(cx.prefix()).await;
     assert_eq!(listed.len(), 1);
@@ -234,7 +234,7 @@ pub(super) async fn tokens_are_never_shown(cx: &Context) {
     let capability = cx.store().capability();
     let mut tokens = vec![holder.token()];
     if capability.queue {
-        let waiter = cx.party(&name).owner("w").in_line();
+        let waiter = cx.party(&name).owner("w").queued();
         shown.push(format!("{:?}", waiter.ask().await));
         shown.push(format!("{:?}", cx.show(&name).await));
         tokens.push(waiter.token());

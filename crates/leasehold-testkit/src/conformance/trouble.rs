@@ -123,7 +123,7 @@ pub(super) async fn a_dropped_waiter_is_undone_by_leaving(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).owner("holder").take().await;
     for _ in 0..10 {
-        let waiter = cx.party(&key).in_line();
+        let waiter = cx.party(&key).queued();
         let mut call = cx.store().acquire(&waiter.request, CALL);
         let polled = std::future::poll_fn(|task| std::task::Poll::Ready(call.as_mut().poll(task)));
         drop(polled.await);
@@ -153,7 +153,7 @@ pub(super) async fn a_thousand_names_leave_nothing_behind(cx: &Context) {
     assert!(cx.list(cx.prefix()).await.is_empty());
 }
 
-pub(super) async fn names_that_nobody_releases_leave_nothing_behind(cx: &Context) {
+pub(super) async fn names_that_are_never_released_leave_nothing_behind(cx: &Context) {
     for _ in 0..100 {
         cx.party(&cx.key()).ttl(SHORT).take().await;
     }

@@ -41,7 +41,7 @@ pub(super) async fn a_grant_is_told_with_its_heartbeat_and_fences(cx: &Context) 
     let us = client();
     let mut listener = listen(cx, us).await;
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).fence_block(4).in_line_of(us, 77);
+    let waiter = cx.party(&key).fence_block(4).queued_as(us, 77);
     waiter.wait().await;
     let waiter = waiter.next_beat().next_beat();
     waiter.wait().await;
@@ -63,7 +63,7 @@ pub(super) async fn a_grant_is_told_to_its_client_alone(cx: &Context) {
     let lease = cx.party(&key).take().await;
     let mut line = Vec::new();
     for (ticket, client) in (0..).zip(clients) {
-        let waiter = cx.party(&key).in_line_of(client, ticket);
+        let waiter = cx.party(&key).queued_as(client, ticket);
         waiter.wait().await;
         line.push(waiter);
     }
@@ -82,8 +82,8 @@ pub(super) async fn waiters_of_one_client_are_told_apart_by_their_tickets(cx: &C
     let keys = [cx.key(), cx.key()];
     let holders = [cx.party(&keys[0]).take().await, cx.party(&keys[1]).take().await];
     let waiters = [
-        cx.party(&keys[0]).in_line_of(us, 5),
-        cx.party(&keys[1]).in_line_of(us, u64::from(u32::MAX) + 6),
+        cx.party(&keys[0]).queued_as(us, 5),
+        cx.party(&keys[1]).queued_as(us, u64::from(u32::MAX) + 6),
     ];
     for waiter in &waiters {
         waiter.wait().await;
@@ -103,7 +103,7 @@ pub(super) async fn a_grant_by_leaving_and_by_force_is_told_too(cx: &Context) {
     let mut listener = listen(cx, us).await;
     let holder = cx.party(&key);
     holder.take().await;
-    let [a, b] = [1, 2].map(|ticket| cx.party(&key).in_line_of(us, ticket));
+    let [a, b] = [1, 2].map(|ticket| cx.party(&key).queued_as(us, ticket));
     a.wait().await;
     b.wait().await;
     assert_eq!(holder.leave().await, Leave::Released);
@@ -120,10 +120,10 @@ pub(super) async fn a_new_head_that_would_oversleep_is_told(cx: &Context) {
     let us = client();
     let mut listener = listen(cx, us).await;
     let lease = cx.party(&key).take().await;
-    let head = cx.party(&key).in_line();
+    let head = cx.party(&key).queued();
     head.wait().await;
     // Its next heartbeat would be long after the holder's end.
-    let sleepy = cx.party(&key).ttl(LONG * 20).in_line_of(us, 9);
+    let sleepy = cx.party(&key).ttl(LONG * 20).queued_as(us, 9);
     sleepy.wait().await;
     assert_eq!(head.leave().await, Leave::Left);
     let retry_after = next_first(&mut *listener, 9).await;
@@ -138,7 +138,7 @@ pub(super) async fn a_head_is_told_of_a_lease_that_ends_earlier_now(cx: &Context
     let mut listener = listen(cx, us).await;
     let lease = cx.party(&key).ttl(LONG * 10).take().await;
     // Its next heartbeat would be long after the holder's new end.
-    let sleepy = cx.party(&key).ttl(LONG * 20).in_line_of(us, 9);
+    let sleepy = cx.party(&key).ttl(LONG * 20).queued_as(us, 9);
     sleepy.wait().await;
     let mut shorter = lease.renewal(LONG);
     shorter.shorten = true;
@@ -149,11 +149,11 @@ pub(super) async fn a_head_is_told_of_a_lease_that_ends_earlier_now(cx: &Context
     sleepy.leave().await;
 }
 
-pub(super) async fn a_closed_channel_harms_nobody_and_can_be_opened_again(cx: &Context) {
+pub(super) async fn a_closed_channel_harms_no_other_and_can_be_opened_again(cx: &Context) {
     let key = cx.key();
     let us = client();
     let lease = cx.party(&key).take().await;
-    let [a, b] = [1, 2].map(|ticket| cx.party(&key).in_line_of(us, ticket));
+    let [a, b] = [1, 2].map(|ticket| cx.party(&key).queued_as(us, ticket));
     drop(listen(cx, us).await);
     a.wait().await;
     b.wait().await;
@@ -176,7 +176,7 @@ pub(super) async fn a_dropped_wait_for_a_message_loses_none(cx: &Context) {
     let mut listener = listen(cx, us).await;
     for round in 0..20 {
         let lease = cx.party(&key).take().await;
-        let waiter = cx.party(&key).in_line_of(us, round);
+        let waiter = cx.party(&key).queued_as(us, round);
         waiter.wait().await;
         lease.end().await;
         for _ in 0..round {

@@ -32,16 +32,16 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         Fault::ConversionIsForgotten,
         &[
             "a_downgrade_lets_readers_in_and_keeps_its_fence_and_end",
-            "only_a_lone_reader_is_upgraded_past_the_line_with_a_higher_fence",
-            "permits_can_be_given_back_and_added_to_one_by_one",
+            "only_a_lone_reader_is_upgraded_past_the_queue_with_a_higher_fence",
+            "permits_can_be_released_and_added_one_by_one",
         ],
     ),
     (
         Fault::CooldownIsForgotten,
         &[
-            "a_cool_down_closes_the_lock_to_everyone",
+            "a_cooldown_closes_the_lock_to_all_callers",
             "a_late_release_closes_too",
-            "a_cool_down_ends_by_itself_and_not_before_its_time",
+            "a_cooldown_ends_by_itself_and_not_before_its_time",
         ],
     ),
     (Fault::ExaminationGivesNoReason, &["an_examination_explains_itself_and_leaves_locks_alone"]),
@@ -59,20 +59,20 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         &[
             "force_release_with_another_fence_changes_nothing",
             "an_old_fence_takes_nothing_from_the_next_holder",
-            "force_release_of_a_free_lock_finds_nobody",
+            "force_release_of_a_free_lock_finds_no_holder",
         ],
     ),
     (Fault::GrantDoesNotClose, &["a_closing_grant_outlasts_its_lease_and_its_release"]),
     (
         Fault::HandedLeaseRunsForTheTtl,
-        &["a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl"],
+        &["a_lease_of_the_queue_runs_for_the_heartbeat_timeout_and_then_for_the_ttl"],
     ),
     (Fault::HeartbeatIsNotTold, &["a_grant_is_told_with_its_heartbeat_and_fences"]),
     (
         Fault::LateIsCalledLost,
         &[
-            "a_release_after_the_end_is_late_while_nobody_came",
-            "a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one",
+            "a_release_after_the_end_is_late_while_no_other_caller_came",
+            "a_late_renewal_stays_ended_and_differs_from_a_lost_one",
         ],
     ),
     (
@@ -109,7 +109,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
             "more_permits_than_there_are_are_refused",
         ],
     ),
-    (Fault::PlaceIsForgotten, &["a_forgotten_waiter_gets_its_old_place_back"]),
+    (Fault::PlaceIsForgotten, &["a_forgotten_waiter_gets_its_old_position_back"]),
     (
         Fault::PreferenceIsIgnored,
         &[
@@ -126,7 +126,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         Fault::RenewalCreates,
         &[
             "a_renewal_never_creates_a_lease",
-            "a_late_renewal_stays_ended_and_is_told_apart_from_a_lost_one",
+            "a_late_renewal_stays_ended_and_differs_from_a_lost_one",
         ],
     ),
     (Fault::RenewalShortens, &["a_renewal_never_shortens_unless_asked_to"]),

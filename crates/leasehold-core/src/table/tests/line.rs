@@ -27,7 +27,7 @@ fn a_free_lock_is_granted_to_whoever_would_wait() {
 }
 
 #[test]
-fn nobody_overtakes_the_line() {
+fn newcomers_do_not_overtake_the_queue() {
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_mode(1, 1_000, Mode::Shared)));
     lock.wait(2);
@@ -310,7 +310,7 @@ fn a_forgotten_waiter_comes_back_into_a_full_line() {
 }
 
 #[test]
-fn leaving_the_line_disturbs_no_other_place() {
+fn leaving_the_queue_disturbs_no_other_position() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     lock.wait(2);
@@ -346,7 +346,7 @@ fn a_line_that_loses_a_demanding_head_serves_the_rest_at_once() {
 }
 
 #[test]
-fn a_cool_down_keeps_the_line_waiting_and_then_serves_it() {
+fn a_cooldown_keeps_the_queue_waiting_and_then_serves_it() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use super::context::{Context, LONG, Patience, SHORT, SLACK};
 use super::party::{Lease, Party};
 
-pub(super) async fn whoever_would_wait_is_granted_a_free_lock(cx: &Context) {
+pub(super) async fn a_queue_request_is_granted_a_free_lock(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).in_line().take().await;
+    let lease = cx.party(&key).queued().take().await;
     assert!(cx.show(&key).await.waiters.is_empty());
     lease.end().await;
     assert_eq!(cx.inspect(&key).await, None);
@@ -19,7 +19,7 @@ pub(super) async fn whoever_would_wait_is_granted_a_free_lock(cx: &Context) {
 pub(super) async fn waiters_stand_in_the_order_of_their_arrival(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).owner("holder").take().await;
-    let line = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).in_line());
+    let line = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).queued());
     let mut last = None;
     for (position, waiter) in (0..).zip(&line) {
         let waiting = waiter.wait().await;
@@ -41,7 +41,7 @@ pub(super) async fn waiters_stand_in_the_order_of_their_arrival(cx: &Context) {
 pub(super) async fn a_released_lock_goes_to_the_head_in_the_same_step(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let line = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).in_line());
+    let line = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).queued());
     for waiter in &line {
         waiter.wait().await;
     }
@@ -57,10 +57,10 @@ pub(super) async fn a_released_lock_goes_to_the_head_in_the_same_step(cx: &Conte
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_lease_handed_on_has_what_the_waiter_asked_for(cx: &Context) {
+pub(super) async fn a_lease_of_the_queue_has_what_the_waiter_requested(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).owner("w").metadata("second").fence_block(16).in_line();
+    let waiter = cx.party(&key).owner("w").metadata("second").fence_block(16).queued();
     waiter.wait().await;
     lease.clone().end().await;
     let holder = cx.show(&key).await.holders[0].clone();
@@ -72,10 +72,12 @@ pub(super) async fn a_lease_handed_on_has_what_the_waiter_asked_for(cx: &Context
     assert_eq!(cx.show(&key).await.last_fence, already.fences.last());
 }
 
-pub(super) async fn a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl(cx: &Context) {
+pub(super) async fn a_lease_of_the_queue_runs_for_the_heartbeat_timeout_and_then_for_the_ttl(
+    cx: &Context,
+) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).ttl(LONG * 10).in_line().window(LONG);
+    let waiter = cx.party(&key).ttl(LONG * 10).queued().window(LONG);
     waiter.wait().await;
     lease.end().await;
     assert!(cx.show(&key).await.holders[0].remaining <= LONG + SLACK);
@@ -83,10 +85,10 @@ pub(super) async fn a_lease_handed_on_runs_for_the_window_and_then_for_the_ttl(c
     assert!(cx.show(&key).await.holders[0].remaining > LONG * 2);
 }
 
-pub(super) async fn a_lease_handed_on_can_be_renewed_and_released_like_any_other(cx: &Context) {
+pub(super) async fn a_lease_of_the_queue_can_be_renewed_and_released_like_any_other(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).in_line();
+    let waiter = cx.party(&key).queued();
     waiter.wait().await;
     lease.clone().end().await;
     let fences = waiter.clone().next_beat().take_again().await.fences;
@@ -100,7 +102,7 @@ pub(super) async fn a_lease_handed_on_can_be_renewed_and_released_like_any_other
 pub(super) async fn an_expired_holder_makes_room_for_the_head(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).ttl(SHORT).take().await;
-    let head = cx.party(&key).owner("head").in_line();
+    let head = cx.party(&key).owner("head").queued();
     let (mut asks, mut patience) = (head.clone(), Patience::for_what("the holder to expire"));
     let fences = loop {
         match asks.ask().await {
@@ -119,10 +121,10 @@ pub(super) async fn an_expired_holder_makes_room_for_the_head(cx: &Context) {
     head.lease(fences).end().await;
 }
 
-pub(super) async fn whoever_looks_hands_an_expired_lock_to_the_head(cx: &Context) {
+pub(super) async fn a_look_grants_an_expired_lock_to_the_head(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).ttl(SHORT).take().await;
-    let head = cx.party(&key).owner("head").in_line();
+    let head = cx.party(&key).owner("head").queued();
     if let Acquire::Waiting(_) = head.ask().await {
         let mut patience = Patience::for_what("a stranger's try to hand the lock on");
         while cx.holders(&key).await != ["head"] {
@@ -137,7 +139,7 @@ pub(super) async fn whoever_looks_hands_an_expired_lock_to_the_head(cx: &Context
 pub(super) async fn a_waiter_that_asks_twice_has_one_place(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let (a, b) = (cx.party(&key).owner("a").in_line(), cx.party(&key).owner("b").in_line());
+    let (a, b) = (cx.party(&key).owner("a").queued(), cx.party(&key).owner("b").queued());
     let (first, second) = (a.wait().await, b.wait().await);
     let again = a.wait().await;
     assert_eq!((again.place, again.position), (first.place, 0));
@@ -153,7 +155,7 @@ pub(super) async fn a_waiter_that_asks_twice_has_one_place(cx: &Context) {
 pub(super) async fn a_waiter_that_asks_many_times_at_once_has_one_place(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).owner("a").in_line();
+    let waiter = cx.party(&key).owner("a").queued();
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
         let waiter = waiter.clone();
@@ -166,10 +168,10 @@ pub(super) async fn a_waiter_that_asks_many_times_at_once_has_one_place(cx: &Con
     waiter.leave().await;
 }
 
-pub(super) async fn leaving_the_line_disturbs_no_other_place(cx: &Context) {
+pub(super) async fn leaving_the_queue_disturbs_no_other_position(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).owner("holder").take().await;
-    let [a, b, c] = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).in_line());
+    let [a, b, c] = ["a", "b", "c"].map(|owner| cx.party(&key).owner(owner).queued());
     a.wait().await;
     b.wait().await;
     let place = c.wait().await.place;
@@ -189,7 +191,7 @@ pub(super) async fn leaving_the_line_disturbs_no_other_place(cx: &Context) {
 pub(super) async fn leaving_in_the_moment_of_the_grant_passes_the_lease_on(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).in_line());
+    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).queued());
     a.wait().await;
     b.wait().await;
     lease.end().await;
@@ -199,10 +201,10 @@ pub(super) async fn leaving_in_the_moment_of_the_grant_passes_the_lease_on(cx: &
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_line_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Context) {
+pub(super) async fn a_queue_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).in_line().window(SHORT);
+    let waiter = cx.party(&key).queued().window(SHORT);
     waiter.ask().await;
     lease.release().await;
     cx.until_idle(&key).await;
@@ -211,16 +213,16 @@ pub(super) async fn a_line_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Conte
 pub(super) async fn a_full_line_refuses_newcomers(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).in_line().max_waiters(2));
+    let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).queued().max_waiters(2));
     a.wait().await;
     b.wait().await;
-    let late = cx.party(&key).in_line().max_waiters(2);
+    let late = cx.party(&key).queued().max_waiters(2);
     assert_eq!(late.be_refused().await, Refusal::QueueFull { waiters: 2 });
     assert_eq!(cx.waiters(&key).await, ["a", "b"]);
     assert_eq!(a.clone().next_beat().wait().await.position, 0, "it is no newcomer");
     b.leave().await;
     assert_eq!(late.wait().await.position, 1);
-    let none = cx.party(&key).in_line().max_waiters(0);
+    let none = cx.party(&key).queued().max_waiters(0);
     assert_eq!(none.be_refused().await, Refusal::QueueFull { waiters: 2 });
     lease.end().await;
     a.leave().await;
@@ -235,7 +237,7 @@ pub(super) async fn a_crowd_is_served_in_order_and_to_the_last(cx: &Context) {
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for _ in 0..CROWD {
-        let waiter = cx.party(&key).in_line();
+        let waiter = cx.party(&key).queued();
         let place = waiter.wait().await.place;
         let served = Arc::clone(&served);
         tasks.spawn(async move {

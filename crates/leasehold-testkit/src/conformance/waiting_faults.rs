@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Acquire, Refusal};
 
 use super::context::{Context, Patience, SHORT, SLACK};
-use super::line::be_served;
+use super::waiting::be_served;
 
 pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
     // If the machine stalls for longer than the heartbeat timeout, the case proves nothing and
@@ -15,9 +15,9 @@ pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
         let lease = cx.party(&key).take().await;
         let started = Instant::now();
         let mut sent_at = started;
-        let mut waiter = cx.party(&key).owner("early").in_line().window(window);
+        let mut waiter = cx.party(&key).owner("early").queued().window(window);
         let place = waiter.wait().await.place;
-        let later = cx.party(&key).owner("later").in_line();
+        let later = cx.party(&key).owner("later").queued();
         later.wait().await;
         let mut in_time = true;
         while started.elapsed() < window * 2 {
@@ -43,8 +43,8 @@ pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
 pub(super) async fn a_dead_head_is_skipped(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    cx.party(&key).owner("dead").in_line().window(SHORT).wait().await;
-    let live = cx.party(&key).owner("live").in_line();
+    cx.party(&key).owner("dead").queued().window(SHORT).wait().await;
+    let live = cx.party(&key).owner("live").queued();
     live.wait().await;
     let mut patience = Patience::for_what("the dead waiter to be gone");
     while cx.waiters(&key).await != ["live"] {
@@ -60,8 +60,8 @@ pub(super) async fn a_waiter_with_less_than_half_a_window_left_is_passed_over(cx
     let window = Duration::from_secs(2);
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    cx.party(&key).owner("slow").in_line().window(window).wait().await;
-    let live = cx.party(&key).owner("live").in_line();
+    cx.party(&key).owner("slow").queued().window(window).wait().await;
+    let live = cx.party(&key).owner("live").queued();
     live.wait().await;
     let mut patience = Patience::for_what("half of a window to pass");
     while cx.show(&key).await.waiters[0].waited <= window / 2 + SLACK {
@@ -75,19 +75,19 @@ pub(super) async fn a_waiter_with_less_than_half_a_window_left_is_passed_over(cx
     live.leave().await;
 }
 
-pub(super) async fn a_forgotten_waiter_gets_its_old_place_back(cx: &Context) {
+pub(super) async fn a_forgotten_waiter_gets_its_old_position_back(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let slow = cx.party(&key).owner("slow").in_line().window(SHORT);
+    let slow = cx.party(&key).owner("slow").queued().window(SHORT);
     let place = slow.wait().await.place;
-    let live = cx.party(&key).owner("live").in_line();
+    let live = cx.party(&key).owner("live").queued();
     live.wait().await;
     let mut patience = Patience::for_what("the slow waiter to be forgotten");
     while cx.waiters(&key).await != ["live"] {
         patience.pause().await;
     }
     // A joining waiter clears the queue, so only the slow one's own request can restore it.
-    let last = cx.party(&key).owner("last").in_line();
+    let last = cx.party(&key).owner("last").queued();
     assert_eq!(last.wait().await.position, 1);
     let back = slow.next_beat().window(Duration::from_secs(30)).place(place);
     let waiting = back.wait().await;
@@ -103,13 +103,13 @@ pub(super) async fn a_forgotten_waiter_gets_its_old_place_back(cx: &Context) {
 pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_line(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let slow = cx.party(&key).owner("slow").in_line().window(SHORT);
+    let slow = cx.party(&key).owner("slow").queued().window(SHORT);
     let place = slow.wait().await.place;
     let mut patience = Patience::for_what("the slow waiter to be forgotten");
     while !cx.waiters(&key).await.is_empty() {
         patience.pause().await;
     }
-    let live = cx.party(&key).owner("live").in_line().max_waiters(1);
+    let live = cx.party(&key).owner("live").queued().max_waiters(1);
     assert_eq!(live.wait().await.position, 0);
     let back = slow.next_beat().max_waiters(1);
     assert_eq!(back.be_refused().await, Refusal::QueueFull { waiters: 1 });
@@ -120,12 +120,12 @@ pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_line(cx: &Context)
     live.leave().await;
 }
 
-pub(super) async fn a_place_that_somebody_has_is_not_given_twice(cx: &Context) {
+pub(super) async fn a_position_of_another_waiter_is_not_given_twice(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let first = cx.party(&key).owner("first").in_line();
+    let first = cx.party(&key).owner("first").queued();
     let place = first.wait().await.place;
-    let thief = cx.party(&key).owner("thief").in_line().place(place);
+    let thief = cx.party(&key).owner("thief").queued().place(place);
     let waiting = thief.wait().await;
     assert_eq!(waiting.position, 1);
     assert!(waiting.place > place);
@@ -135,36 +135,36 @@ pub(super) async fn a_place_that_somebody_has_is_not_given_twice(cx: &Context) {
     thief.leave().await;
 }
 
-pub(super) async fn the_dead_do_not_fill_the_line(cx: &Context) {
+pub(super) async fn dead_waiters_do_not_fill_the_queue(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let head = cx.party(&key).owner("head").in_line();
+    let head = cx.party(&key).owner("head").queued();
     head.wait().await;
     for _ in 0..8 {
-        cx.party(&key).owner("dead").in_line().window(SHORT).wait().await;
+        cx.party(&key).owner("dead").queued().window(SHORT).wait().await;
     }
     let mut patience = Patience::for_what("the dead waiters to be gone");
     while cx.waiters(&key).await != ["head"] {
         patience.pause().await;
     }
-    let next = cx.party(&key).owner("next").in_line().max_waiters(2);
+    let next = cx.party(&key).owner("next").queued().max_waiters(2);
     assert_eq!(next.wait().await.position, 1);
     lease.end().await;
     head.leave().await;
     next.leave().await;
 }
 
-pub(super) async fn a_waiter_that_asks_late_is_served_in_the_moment_it_asks(cx: &Context) {
+pub(super) async fn a_waiter_with_a_late_heartbeat_is_served_at_once(cx: &Context) {
     let key = cx.key();
     let window = Duration::from_millis(300);
     let asked_at = Instant::now();
     let holder = cx.party(&key).ttl(window).take().await;
-    let slow = cx.party(&key).owner("slow").in_line().window(window);
+    let slow = cx.party(&key).owner("slow").queued().window(window);
     let Acquire::Waiting(waiting) = slow.ask().await else {
         // The machine stalled for as long as the lease, so there was nothing to wait for.
         return;
     };
-    let next = cx.party(&key).owner("next").in_line();
+    let next = cx.party(&key).owner("next").queued();
     next.ask().await;
     // A mere look serves no waiter, so the slow one finds an ended lease.
     while asked_at.elapsed() < window + window / 2 || !cx.holders(&key).await.is_empty() {

@@ -6,7 +6,7 @@ use leasehold_core::{Acquire, Kind, Refusal, Release};
 
 use super::context::{Context, LONG, Patience, SHORT, SLACK, cool};
 
-pub(super) async fn a_cool_down_closes_the_lock_to_everyone(cx: &Context) {
+pub(super) async fn a_cooldown_closes_the_lock_to_all_callers(cx: &Context) {
     let key = cx.key();
     let party = cx.party(&key);
     let lease = party.take().await;
@@ -21,7 +21,7 @@ pub(super) async fn a_cool_down_closes_the_lock_to_everyone(cx: &Context) {
     assert!(info.closed_for.is_some_and(|left| left <= LONG + SLACK && !left.is_zero()));
 }
 
-pub(super) async fn a_cool_down_ends_by_itself_and_not_before_its_time(cx: &Context) {
+pub(super) async fn a_cooldown_ends_by_itself_and_not_before_its_time(cx: &Context) {
     let key = cx.key();
     let cooldown = Duration::from_millis(400);
     let lease = cx.party(&key).take().await;
@@ -81,7 +81,7 @@ pub(super) async fn a_partial_release_closes_nothing(cx: &Context) {
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn no_time_and_next_to_no_time_are_no_cool_down(cx: &Context) {
+pub(super) async fn no_time_and_next_to_no_time_are_no_cooldown(cx: &Context) {
     let key = cx.key();
     cx.party(&key).take().await.release_and_close(Duration::ZERO).await;
     assert_eq!(cx.inspect(&key).await, None);
@@ -99,11 +99,11 @@ pub(super) async fn a_closed_name_keeps_its_kind(cx: &Context) {
     assert_eq!(refusal, Refusal::WrongKind { stored: Kind::Semaphore { limit } });
 }
 
-pub(super) async fn a_cool_down_keeps_the_line_waiting_and_then_serves_it(cx: &Context) {
+pub(super) async fn a_cooldown_keeps_the_queue_waiting_and_then_serves_it(cx: &Context) {
     let key = cx.key();
     let cooldown = Duration::from_millis(400);
     let lease = cx.party(&key).take().await;
-    let mut waiter = cx.party(&key).owner("waiter").in_line();
+    let mut waiter = cx.party(&key).owner("waiter").queued();
     waiter.wait().await;
     let closed_at = Instant::now();
     assert_eq!(lease.release_and_close(cooldown).await, Release::Released);
@@ -124,10 +124,10 @@ pub(super) async fn a_cool_down_keeps_the_line_waiting_and_then_serves_it(cx: &C
     waiter.lease(fences).end().await;
 }
 
-pub(super) async fn whoever_asks_during_a_cool_down_can_wait_in_line(cx: &Context) {
+pub(super) async fn a_caller_can_join_the_queue_during_a_cooldown(cx: &Context) {
     let key = cx.key();
     cx.party(&key).take().await.release_and_close(LONG).await;
-    let waiter = cx.party(&key).owner("waiter").in_line();
+    let waiter = cx.party(&key).owner("waiter").queued();
     let waiting = waiter.wait().await;
     assert_eq!((waiting.position, waiting.holder), (0, None));
     assert!(waiting.retry_after <= LONG + SLACK && !waiting.retry_after.is_zero());
