@@ -193,8 +193,7 @@ mod tests {
         let precise = "uptime_in_seconds:51\r\nserver_time_usec:1795633803400000\r\n";
         let precise = Age::read(Instant::now(), Value::BulkString(precise.into())).unwrap();
         let told = wary.believes(precise).unwrap_err();
-        // `INFO` reports whole seconds: it started within the second before the earliest possible
-        // one.
+        // `INFO` has the start in whole seconds only: it was 50.4 to 51.4 s ago.
         assert!(told.message().contains("started 50.4s ago"), "{}", told.message());
         let told = wary.believes(info(11)).unwrap_err();
         assert!(told.message().contains("started 10.0s ago"), "{}", told.message());

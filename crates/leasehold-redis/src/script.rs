@@ -132,7 +132,7 @@ static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         form("$CONVERSION", "<c16dHc1dII"),
         form("$MEANT", "<BHdI"),
         form("$LIMIT", "<I"),
-        // Offsets in a state: the ends of the key's expiry and of the token, and the begins of what
+        // Offsets in a state: the ends of the key's expiry and of the token, and the starts of what
         // follows the lease's end and the time of the grant.
         number("$KEPT_END", 9),
         number("$TOKEN_END", 25),

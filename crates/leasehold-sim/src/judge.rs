@@ -30,7 +30,7 @@ pub(crate) enum Mode {
     Permits { count: u32, limit: u32 },
 }
 
-/// Who does something: a process, and its number among those that replaced each other.
+/// The actor: a process, and its number among those that replaced each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Who {
     pub(crate) host: usize,

@@ -1,4 +1,4 @@
-//! What leasehold is tried with: real servers, and what can go wrong on the way to them.
+//! Tools for tests: real servers, and faults of the servers and of the network.
 //!
 //! * [`server`] starts Redis or Valkey servers on loopback, pauses, kills and restarts them.
 //! * [`sql`] starts PostgreSQL and MariaDB servers, a Galera pair included.

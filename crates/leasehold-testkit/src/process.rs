@@ -41,7 +41,7 @@ impl TestProcess {
     ///
     /// # Errors
     ///
-    /// Whatever [`Command::spawn`] reports.
+    /// As [`Command::spawn`].
     pub fn spawn(mut command: Command) -> io::Result<Self> {
         let parent = rustix::process::getpid();
         // SAFETY: the hook runs between fork and exec and only makes system calls; it neither

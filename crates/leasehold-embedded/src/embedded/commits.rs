@@ -223,8 +223,8 @@ mod tests {
             let txn = txn.unwrap().unwrap();
             drop(environment);
             let after = metas();
-            // Writes the meta page as a crash in the middle may leave it: the new number that makes
-            // it count, and before it none, eight, or all of the new bytes.
+            // Leaves the meta page as a crash may: the number that makes it count is new, but the
+            // last 8, the last 24, or all bytes before it are still old.
             let meta = txn % 2 * page;
             let counts = meta + 16 + 8 + 2 * 8 + 2 * 48 + 8;
             assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());

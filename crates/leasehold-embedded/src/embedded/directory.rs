@@ -14,7 +14,7 @@ use rustix::process::{getegid, geteuid, getgroups};
 
 use super::{filesystem, header};
 
-/// Who may use a store.
+/// The users of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Access {
     /// Its owner.

@@ -88,7 +88,7 @@ fn ptrace(request: libc::c_uint, tid: i32, address: usize, data: usize) -> io::R
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The begin or the end of a call.
+/// The start or the end of a call.
 struct Stop {
     number: i64,
     arguments: [u64; 2],
@@ -126,7 +126,7 @@ impl Followed {
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
     }
 
-    /// Continues to the begin or end of the next call.
+    /// Continues to the start or end of the next call.
     fn next(&self) -> Option<Stop> {
         let mut signal = 0;
         loop {

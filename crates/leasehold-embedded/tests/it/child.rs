@@ -70,7 +70,7 @@ impl Child {
             if self.lines.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The harness may have printed the begin of the line.
+            // The harness may have printed the start of the line.
             if let Some((_, said)) = line.split_once('@') {
                 return Some(said.trim_end().to_owned());
             }

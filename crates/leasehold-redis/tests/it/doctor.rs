@@ -285,7 +285,7 @@ async fn relay(from: tokio::net::TcpStream, to: std::net::SocketAddr) -> std::io
             while let Some(at) = held.windows(6).position(|word| word == b"struct") {
                 held[at] = b'x';
             }
-            // A possible begin of the word waits for the rest of it; requests never end so.
+            // A possible start of the word waits for the rest of it; requests never end so.
             let begun = (1..6).rev().find(|length| held.ends_with(&b"struct"[..*length]));
             let rest = held.split_off(held.len() - begun.unwrap_or(0));
             to_server.write_all(&held).await?;

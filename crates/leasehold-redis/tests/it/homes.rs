@@ -1,4 +1,4 @@
-//! Callers on several runtimes, some of which are driven by nobody for now, or have ended.
+//! Callers on several runtimes, some of which are stopped or have ended.
 
 use leasehold_core::{ClientId, Key, Release, Store as _, Wake};
 use leasehold_redis::RedisStore;
@@ -21,7 +21,7 @@ async fn cycle(store: &RedisStore, key: &Key) {
     assert_eq!(released, Release::Released);
 }
 
-/// Has a lease handed over, which the waiter's client hears of.
+/// Makes the queue grant a lease, and checks that the waiter's client is notified.
 async fn hand_over(store: &RedisStore, client: ClientId) {
     let mut listener = store.listen(client, WITHIN).await.unwrap();
     let key = key();
@@ -33,7 +33,8 @@ async fn hand_over(store: &RedisStore, client: ClientId) {
     assert!(matches!(wake, Wake::Granted { .. }), "{wake:?}");
 }
 
-/// Whoever has used the store before, and whatever was under way there when its runtime was left.
+/// Callers succeed after any use of the store on a runtime that is stopped, even with a request
+/// under way there.
 fn others_need_no_runtime_that_nobody_drives(url: &str) {
     let (left, other, threads) =
         (one_thread(), one_thread(), Builder::new_multi_thread().enable_all().build().unwrap());
@@ -146,7 +147,7 @@ fn there_are_as_many_connections_as_runtimes_at_a_time() {
     let store = RedisStore::connect_lazy(&server.url()).unwrap();
     let connected = || {
         let clients = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
-        // One of them is that which asks.
+        // One of them is the connection of this command.
         clients.lines().filter(|line| !line.is_empty()).count() - 1
     };
     let lasting = one_thread();

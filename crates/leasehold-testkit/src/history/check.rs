@@ -39,12 +39,12 @@ impl fmt::Display for Overlap {
     }
 }
 
-/// Finds all believed holds that exclude each other at the same instant (H1). One that ends in
+/// Finds all believed holds that exclude each other at the same instant (H1). A hold that ends in
 /// the instant in which another begins does not overlap it.
 ///
 /// For holds of a lock, each pair that overlaps is one finding. For permits, each acquisition that
-/// exceeds the limit is one, with all who hold at that instant, and its length is the time for
-/// which the limit stays exceeded.
+/// exceeds the limit is one, with all holders at that instant. Its length is the time for which the
+/// limit stays exceeded.
 #[must_use]
 pub fn overlaps(history: &[Record]) -> Vec<Overlap> {
     let mut found = Vec::new();
