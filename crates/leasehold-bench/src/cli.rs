@@ -54,8 +54,9 @@ pub(crate) struct Args {
 }
 
 /// The variants of `uncontended` and `handoff`, by their names in the output.
-const VARIANTS: [&str; 21] = [
+const VARIANTS: [&str; 23] = [
     "bare",
+    "bare-across",
     "bare-fence",
     "floor",
     "flock",
@@ -70,6 +71,7 @@ const VARIANTS: [&str; 21] = [
     "bare-fifo",
     "line-floor",
     "line-floor-apart",
+    "line-floor-across",
     "message",
     "publish-to-all",
     "blocking-pop",

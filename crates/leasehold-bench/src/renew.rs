@@ -265,12 +265,6 @@ impl StoreLayer for Counting {
         })
     }
 
-    /// Other handles count as well.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        let counts = Arc::clone(&self.counts);
-        Some(Arc::new(Self { inner: self.inner.separate()?, counts }))
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         self.inner.log()
     }

@@ -63,6 +63,8 @@ pub(crate) struct Row {
 
 /// SET NX PX, then compare and delete by EVALSHA.
 const BARE: &str = "bare";
+/// As [`BARE`], over a connection that another thread drives, as leasehold's is.
+const BARE_ACROSS: &str = "bare-across";
 /// As [`BARE`], but the first half is a script that also increments a fence.
 const BARE_FENCE: &str = "bare-fence";
 /// Many locks in a script call, with a fence each: the bare minimum.
@@ -232,8 +234,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
     let folder = tempfile::tempdir()?;
     let bare = Bare::connect(&server.url()).await?;
     let (acquire, release) = (bare.set_and_count().await?, bare.compare_and_delete().await?);
+    let url = server.url();
+    let across = leasehold::driver()?.spawn(async move { Bare::connect(&url).await }).await??;
     let mut subjects = vec![
         (BARE, true, Subject::Bare { bare: bare.clone(), release: release.clone() }),
+        (BARE_ACROSS, true, Subject::Bare { bare: across, release: release.clone() }),
         ("leasehold", true, Subject::Library(Client::connect(server.url()).await?)),
         (BARE_FENCE, true, Subject::BareFence { bare: bare.clone(), acquire, release }),
         (FLOOR, true, Subject::Floor(Batches::load(bare).await?)),

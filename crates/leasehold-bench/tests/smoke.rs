@@ -42,6 +42,7 @@ fn every_uncontended_acquisition_is_released_and_takes_no_more_requests_than_the
         variants,
         [
             "bare",
+            "bare-across",
             "bare-fence",
             "embedded",
             "embedded-floor",
@@ -73,7 +74,7 @@ fn no_handoff_overlaps_another_and_no_waiter_starves_in_the_queue() {
     let part = &document["handoff"];
     assert!(!rows(part, "ratios").is_empty());
     let rows = rows(part, "rows");
-    assert_eq!(rows.len(), 12);
+    assert_eq!(rows.len(), 13);
     for row in rows {
         assert!(row["handoffs"].as_u64().unwrap() > 0, "{row}");
         assert_eq!(row["overlaps"], 0, "{row}");

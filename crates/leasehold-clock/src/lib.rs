@@ -5,8 +5,11 @@
 //! [`leasehold_core::Clock`]. The time of day ([`wall`]) seeds fences and decides nothing.
 //!
 //! Leases depend on a second fact that only the machine knows: which process this is ([`Process`]),
-//! since a process's forks don't hold its leases.
+//! since a process's forks don't hold its leases. With the feature `tokio`, a process has a thread
+//! of its own, on which leases are renewed ([`Driver`]).
 
+#[cfg(feature = "tokio")]
+mod driver;
 mod manual;
 mod process;
 mod system;
@@ -20,5 +23,7 @@ pub use process::Process;
 pub use system::SystemClock;
 pub use wall::fence_floor;
 
+#[cfg(feature = "tokio")]
+pub use self::driver::Driver;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioClock;

@@ -106,10 +106,6 @@ impl StoreLayer for EmbeddedStore {
         match self.never {}
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        match self.never {}
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         match self.never {}
     }

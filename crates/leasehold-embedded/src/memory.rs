@@ -381,11 +381,6 @@ impl Store for MemoryStore {
         })
     }
 
-    /// It needs no runtime.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn token(&self) -> Result<Token> {
         tokens::draw()
     }

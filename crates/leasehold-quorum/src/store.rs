@@ -266,19 +266,6 @@ impl Store for QuorumStore {
         })
     }
 
-    /// Separate stores for the nodes that need one; what this process knows of its leases is
-    /// shared.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        let own: Vec<_> = self.nodes.stores.iter().map(|node| node.separate()).collect();
-        if own.iter().all(Option::is_none) {
-            return None;
-        }
-        let shared = own.into_iter().zip(&self.nodes.stores);
-        let stores = shared.map(|(own, node)| own.unwrap_or_else(|| Arc::clone(node))).collect();
-        let nodes = Nodes { stores, ..(*self.nodes).clone() };
-        Some(Arc::new(Self { nodes: Arc::new(nodes) }))
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         QuorumLog::of(self.nodes.stores.iter().filter_map(|node| node.log()).collect())
     }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use leasehold_clock::Driver;
 use leasehold_core::{Reason, Result as StoreResult};
 use redis::{ProtocolVersion, RedisConnectionInfo};
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
@@ -35,9 +36,6 @@ use crate::transport::{Deadline, Stamp, here, judged};
 
 /// How often a server in use is asked whether it is still a primary, and for its clock, in passing.
 const LOOK_EVERY_MS: u64 = 2_000;
-
-/// A runtime with a thread to spare begins a task within this time.
-const DRIVEN_WITHIN: Duration = Duration::from_millis(100);
 
 /// Where a server is.
 #[derive(Debug)]
@@ -65,8 +63,8 @@ pub(crate) struct Access {
     pub(crate) addresses: Arc<Addresses>,
     /// How long one attempt may take.
     pub(crate) connect_timeout: Duration,
-    /// Where connections live; fixed when the first one is made, if not told.
-    runtime: Arc<Mutex<Option<Home>>>,
+    /// Where connections live.
+    home: Arc<Home>,
     /// Where the primary was when somebody last looked.
     current: Arc<watch::Sender<Option<Found>>>,
     /// The task that follows it.
@@ -75,97 +73,54 @@ pub(crate) struct Access {
     room: Arc<Room>,
 }
 
-/// A runtime that may end before those who use it. Its handle keeps two file descriptors open, so an ended one's
-/// is not kept.
-struct Home {
-    id: Id,
-    runtime: Arc<Mutex<Option<Handle>>>,
-    /// A task that is there while the runtime is.
-    canary: Tied,
-    /// Whether it was named as the one for all.
-    is_given: bool,
+/// On the process's own thread, unless another runtime was named.
+enum Home {
+    /// Known once it is first needed.
+    Driver(OnceLock<Driver>),
+    Given(Handle),
 }
 
-/// Forgets something when it is dropped.
-struct Forgets<T>(Arc<Mutex<Option<T>>>);
-
-impl<T> Drop for Forgets<T> {
-    fn drop(&mut self) {
-        // What it drops may come back here.
-        let forgotten = lock(&self.0).take();
-        drop(forgotten);
-    }
-}
-
-/// A task that ends with this; nothing of it is kept once it has ended, by its runtime's end either.
-pub(crate) struct Tied(Arc<Mutex<Option<AbortHandle>>>);
+/// A task that ends with this.
+pub(crate) struct Tied(AbortHandle);
 
 impl Tied {
     pub(crate) fn spawn_on(
         runtime: &Handle,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
-        let handle = Arc::new(Mutex::new(None));
-        let ended = Forgets(Arc::clone(&handle));
-        let task = runtime.spawn(async move {
-            let _ended = ended;
-            task.await;
-        });
-        *lock(&handle) = Some(task.abort_handle());
-        let tied = Self(handle);
-        if task.is_finished() {
-            drop(lock(&tied.0).take());
-        }
-        tied
-    }
-
-    fn has_ended(&self) -> bool {
-        lock(&self.0).as_ref().is_none_or(AbortHandle::is_finished)
+        Self(runtime.spawn(task).abort_handle())
     }
 }
 
 impl Drop for Tied {
     fn drop(&mut self) {
-        let task = lock(&self.0).take();
-        if let Some(task) = task {
-            task.abort();
-        }
+        self.0.abort();
     }
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Home {
-    fn at(there: Handle) -> Self {
-        let runtime = Arc::new(Mutex::new(Some(there.clone())));
-        let ended = Forgets(Arc::clone(&runtime));
-        let canary = Tied::spawn_on(&there, async move {
-            let _ended = ended;
-            std::future::pending().await
-        });
-        Self { id: there.id(), runtime, canary, is_given: false }
+    /// A process that was forked off has no thread that drives connections of its parent's, and shares their
+    /// sockets with it.
+    fn is_ours(&self) -> bool {
+        match self {
+            Self::Driver(driver) => driver.get().is_none_or(Driver::is_ours),
+            Self::Given(_) => true,
+        }
     }
 
-    fn given(runtime: Handle) -> Self {
-        let mut home = Self::at(runtime);
-        home.is_given = true;
-        home
-    }
-
-    /// Whether what lives there is driven while callers on this runtime are.
-    fn serves(&self, runtime: &Handle) -> bool {
-        self.is_given || self.id == runtime.id()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.canary.has_ended()
-    }
-
-    /// Where that is, unless it has ended.
-    fn handle(&self) -> Option<Handle> {
-        lock(&self.runtime).clone().filter(|_| !self.has_ended())
+    fn runtime(&self) -> Result<Handle, Verdict> {
+        let driver = match self {
+            Self::Given(runtime) => return Ok(runtime.clone()),
+            Self::Driver(driver) => driver,
+        };
+        let driver = match driver.get() {
+            Some(driver) => driver,
+            None => {
+                let started = Driver::current().map_err(|error| Verdict::without_thread(&error))?;
+                driver.get_or_init(|| started)
+            }
+        };
+        if driver.is_ours() { Ok(driver.runtime().clone()) } else { Err(Verdict::forked()) }
     }
 }
 
@@ -208,12 +163,13 @@ impl Access {
             ))),
             Topology::Single | Topology::Cluster => Finder::At(address.endpoint.clone()),
         };
-        let runtime = Arc::new(Mutex::new(runtime.map(Home::given)));
+        let home = runtime.map_or_else(|| Home::Driver(OnceLock::new()), Home::Given);
+        let home = Arc::new(home);
         let source = provided(&address.password_file, sources.of_servers);
         let logins = Arc::new(Logins::new(login, source, security));
         let (current, following, room) = (Arc::default(), Mutex::default(), Arc::default());
         let addresses = Arc::default();
-        Ok(Self { finder, logins, addresses, connect_timeout, runtime, current, following, room })
+        Ok(Self { finder, logins, addresses, connect_timeout, home, current, following, room })
     }
 
     /// A node of a cluster, reached and logged in to in the same way.
@@ -223,7 +179,7 @@ impl Access {
             logins: Arc::clone(&self.logins),
             addresses: Arc::default(),
             connect_timeout: self.connect_timeout,
-            runtime: Arc::clone(&self.runtime),
+            home: Arc::clone(&self.home),
             current: Arc::default(),
             following: Mutex::default(),
             room: Arc::default(),
@@ -247,25 +203,6 @@ impl Access {
         }
     }
 
-    /// The same way to the same server, which shares nothing that lives on a runtime.
-    pub(crate) fn separate(&self) -> Self {
-        let finder = match &self.finder {
-            Finder::At(endpoint) => Finder::At(endpoint.clone()),
-            Finder::Node(endpoint) => Finder::Node(endpoint.clone()),
-            Finder::Sentinels(sentinels) => Finder::Sentinels(Arc::new(sentinels.separate())),
-        };
-        Self {
-            finder,
-            logins: Arc::clone(&self.logins),
-            addresses: Arc::clone(&self.addresses),
-            connect_timeout: self.connect_timeout,
-            runtime: Arc::default(),
-            current: Arc::default(),
-            following: Mutex::default(),
-            room: Arc::clone(&self.room),
-        }
-    }
-
     pub(crate) fn room(&self) -> &Room {
         &self.room
     }
@@ -275,52 +212,19 @@ impl Access {
         matches!(self.finder, Finder::Sentinels(_))
     }
 
-    fn home(&self) -> MutexGuard<'_, Option<Home>> {
-        lock(&self.runtime)
+    /// Whether this process drives the connections.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.home.is_ours()
     }
 
-    /// Whether connections are driven while callers on this runtime are.
-    pub(crate) fn serves(&self, runtime: &Handle) -> bool {
-        self.home().as_ref().is_some_and(|home| !home.has_ended() && home.serves(runtime))
-    }
-
-    /// The same, and has them live there if they live nowhere.
-    pub(crate) fn takes_in(&self, runtime: &Handle) -> bool {
-        let mut home = self.home();
-        if let Some(home) = home.as_ref().filter(|home| !home.has_ended()) {
-            return home.serves(runtime);
-        }
-        *home = Some(Home::at(runtime.clone()));
-        true
-    }
-
-    /// The runtime on which connections live: once that has ended, the caller's.
+    /// The runtime on which connections live.
     pub(crate) fn runtime(&self) -> Result<Handle, Verdict> {
-        let mut home = self.home();
-        if let Some(there) = home.as_ref().and_then(Home::handle) {
-            return Ok(there);
-        }
-        let there = here()?;
-        *home = Some(Home::at(there.clone()));
-        Ok(there)
+        self.home.runtime()
     }
 
-    /// Whether that runtime gets round to a new task within a moment.
-    pub(crate) async fn is_driven(&self) -> bool {
-        let there = self.home().as_ref().and_then(Home::handle);
-        let Some(there) = there else { return false };
-        timeout(DRIVEN_WITHIN, there.spawn(async {})).await.is_ok_and(|ran| ran.is_ok())
-    }
-
-    /// Forgets a runtime that has ended.
-    pub(crate) fn forget_runtime(&self) {
-        self.home().take();
-    }
-
-    /// What to tell callers when that runtime has ended; the next one gets another.
-    pub(crate) fn lost_runtime(&self) -> Verdict {
-        self.forget_runtime();
-        Verdict::unconnected("the runtime that the connections lived on has ended").give_up()
+    /// What to tell callers when that runtime has ended, which only one that was named does.
+    pub(crate) fn lost_runtime() -> Verdict {
+        Verdict::unconnected("the runtime that connections were to live on has ended").give_up()
     }
 
     /// Asks all sentinels, if there are some.
@@ -341,7 +245,7 @@ impl Access {
                 // keep the others waiting for an answer that all share.
                 let sentinels = Arc::clone(sentinels);
                 let asking = self.runtime()?.spawn(async move { sentinels.find().await });
-                let found = asking.await.map_err(|_| self.lost_runtime())??;
+                let found = asking.await.map_err(|_| Self::lost_runtime())??;
                 note(&self.current, found.clone());
                 Ok(found)
             }
@@ -563,7 +467,7 @@ impl Access {
             redis::aio::MultiplexedConnection::new_with_config(&login, socket, config)
                 .await
                 .map_err(asked)?;
-        let driver = Driver(tokio::spawn(driver).abort_handle());
+        let driver = Tied::spawn_on(&here()?, driver);
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON");
         track.exec_async(&mut connection).await.map_err(asked)?;
@@ -680,18 +584,7 @@ pub(crate) struct Tracking {
     pub(crate) pushes: tokio::sync::mpsc::UnboundedReceiver<redis::PushInfo>,
     /// The server.
     pub(crate) from: Found,
-    _driver: Driver,
-}
-
-/// Ends a connection when it is dropped.
-#[cfg(feature = "interop")]
-struct Driver(AbortHandle);
-
-#[cfg(feature = "interop")]
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _driver: Tied,
 }
 
 /// One connection and what is known of it.

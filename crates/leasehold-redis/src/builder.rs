@@ -18,7 +18,6 @@ use crate::connection::Supervised;
 #[cfg(doc)]
 use crate::credentials::Credentials;
 use crate::credentials::{CredentialsResult, Provide};
-use crate::homes::{Connections, Homes};
 use crate::listen::Source;
 use crate::names::Names;
 use crate::replication::Replication;
@@ -282,9 +281,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The runtime on which connections live, for callers on any: each of their requests needs it to go on. By
-    /// default, and once it has ended, callers on each runtime have connections of their own, which live there. A
-    /// client renews its leases over connections of its own, on its own thread, whatever is said here.
+    /// The runtime on which connections live, instead of the process's own thread. Every request needs it to go
+    /// on, renewals included: one that stands still or ends costs leases. For tests that pause a runtime's time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -398,9 +396,9 @@ impl RedisStoreBuilder {
             (replicas > 0 || fsync).then_some(Replication { replicas, timeout, fsync, longest });
         let combiner = transport.combines().then(Arc::default);
         let shared = Shared {
-            transport: Arc::new(Connections::new(Arc::new(transport))),
+            transport: Arc::new(transport),
             combiner,
-            wake: wake.map(|source| Arc::new(Homes::new(Arc::new(source)))),
+            wake: wake.map(Arc::new),
             scripts: &SCRIPTS,
             names: self.names,
             fence_retention: self.fence_retention,

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, ErrorKind};
 use redis::Value;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -94,12 +93,6 @@ impl Cluster {
         &self.inner.access
     }
 
-    /// The same cluster, with a table and connections of its own.
-    pub(crate) fn separate(&self) -> Self {
-        let Inner { access, seeds, too_old, .. } = &*self.inner;
-        Self::new(Arc::new(access.separate()), seeds.clone(), *too_old)
-    }
-
     fn node(&self, endpoint: &Endpoint) -> Supervised {
         let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes
@@ -146,17 +139,13 @@ impl Cluster {
         hint: Option<&Endpoint>,
         deadline: Deadline,
     ) -> Result<Arc<Map>, Verdict> {
-        let (access, mut moved) = (&self.inner.access, false);
-        loop {
-            let (cluster, seen, hint) = (self.clone(), seen.cloned(), hint.cloned());
-            let asking = access.runtime()?.spawn(async move { cluster.renew(seen, hint).await });
-            match timeout_at(deadline.at, asking).await {
-                Ok(Ok(renewed)) => return renewed,
-                // The next one is the caller's, which may be about to end as well.
-                Ok(Err(_)) if !std::mem::replace(&mut moved, true) => access.forget_runtime(),
-                Ok(Err(_)) => return Err(access.lost_runtime()),
-                Err(_) => return Err(deadline.missed_unsent(None)),
-            }
+        let (cluster, seen, hint) = (self.clone(), seen.cloned(), hint.cloned());
+        let runtime = self.inner.access.runtime()?;
+        let asking = runtime.spawn(async move { cluster.renew(seen, hint).await });
+        match timeout_at(deadline.at, asking).await {
+            Ok(Ok(renewed)) => renewed,
+            Ok(Err(_)) => Err(Access::lost_runtime()),
+            Err(_) => Err(deadline.missed_unsent(None)),
         }
     }
 
@@ -476,42 +465,6 @@ impl Transport for Cluster {
             let spread = self.spread(requests, deadline).await;
             spread.unwrap_or_else(|verdict| all_failed(requests.len(), &verdict))
         })
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(self.separate()))
-    }
-
-    fn connected<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        deadline: Deadline,
-    ) -> BoxFuture<'a, Result<(), Verdict>> {
-        Box::pin(async move {
-            let map = self.map(deadline).await?;
-            match request.slot().and_then(|slot| map.table.owner(slot)) {
-                Some(owner) => self.node(&owner.endpoint).connected(request, deadline).await,
-                None => Ok(()),
-            }
-        })
-    }
-
-    fn has_connection(&self, request: &Request<'_>) -> bool {
-        let Some(map) = self.latest() else { return false };
-        let owner = request.slot().and_then(|slot| map.table.owner(slot));
-        owner.is_some_and(|owner| self.node(&owner.endpoint).has_connection(request))
-    }
-
-    fn is_driven(&self) -> BoxFuture<'_, bool> {
-        Box::pin(self.inner.access.is_driven())
-    }
-
-    fn serves(&self, runtime: &Handle) -> bool {
-        self.inner.access.serves(runtime)
-    }
-
-    fn takes_in(&self, runtime: &Handle) -> bool {
-        self.inner.access.takes_in(runtime)
     }
 
     fn is_spread(&self) -> bool {

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, Effect, Reason};
 use redis::{Cmd, Value, cmd};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -149,7 +148,6 @@ impl Supervised {
 
     /// Waits for a connection until the deadline.
     async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Verdict> {
-        let mut moved = false;
         loop {
             match self.step()? {
                 Step::Use(link) => return Ok(link),
@@ -171,11 +169,7 @@ impl Supervised {
                         Ok(Ok(outcome)) => outcome,
                         Ok(Err(_)) => {
                             self.inner.abandon(&attempt);
-                            // The next one is the caller's, which may be about to end as well.
-                            if !std::mem::replace(&mut moved, true) {
-                                continue;
-                            }
-                            return Err(self.inner.access.lost_runtime());
+                            return Err(Access::lost_runtime());
                         }
                         Err(_) => None,
                     };
@@ -202,27 +196,22 @@ impl Supervised {
 
     /// The same, of an attempt that is under way or begins at once.
     async fn link_at_once(&self, deadline: Deadline) -> Result<Arc<Link>, Verdict> {
-        let mut moved = false;
-        loop {
-            let mut attempt = match self.step()? {
-                Step::Use(link) => return Ok(link),
-                Step::Sleep(_) => {
-                    let last = self.inner.state().last_failure.clone();
-                    return Err(last.unwrap_or_else(|| Verdict::nobody_yet("no connection yet")));
-                }
-                Step::Await(attempt) => attempt,
-            };
-            let ended = timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await;
-            match ended.map(|ended| ended.map(|outcome| outcome.clone())) {
-                Ok(Ok(Some(outcome))) => return outcome,
-                Ok(Err(_)) => {
-                    self.inner.abandon(&attempt);
-                    if std::mem::replace(&mut moved, true) {
-                        return Err(self.inner.access.lost_runtime());
-                    }
-                }
-                Ok(Ok(None)) | Err(_) => return Err(deadline.missed_unsent(None)),
+        let mut attempt = match self.step()? {
+            Step::Use(link) => return Ok(link),
+            Step::Sleep(_) => {
+                let last = self.inner.state().last_failure.clone();
+                return Err(last.unwrap_or_else(|| Verdict::nobody_yet("no connection yet")));
             }
+            Step::Await(attempt) => attempt,
+        };
+        let ended = timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await;
+        match ended.map(|ended| ended.map(|outcome| outcome.clone())) {
+            Ok(Ok(Some(outcome))) => outcome,
+            Ok(Err(_)) => {
+                self.inner.abandon(&attempt);
+                Err(Access::lost_runtime())
+            }
+            Ok(Ok(None)) | Err(_) => Err(deadline.missed_unsent(None)),
         }
     }
 
@@ -237,11 +226,13 @@ impl Supervised {
     /// The connection, if there is one.
     fn open_link(&self, state: &State) -> Option<Arc<Link>> {
         let Phase::Open(link) = &state.phase else { return None };
-        let usable = !link.pipe.has_ended() && !self.inner.access.has_left(&link.at);
+        let access = &self.inner.access;
+        let usable = access.is_ours() && !link.pipe.has_ended() && !access.has_left(&link.at);
         usable.then(|| Arc::clone(link))
     }
 
     fn step(&self) -> Result<Step, Verdict> {
+        let runtime = self.inner.access.runtime()?;
         let mut state = self.inner.state();
         if let Some(link) = self.open_link(&state) {
             return Ok(Step::Use(link));
@@ -260,19 +251,11 @@ impl Supervised {
         let (tell, attempt) = watch::channel(None);
         state.phase = Phase::Connecting(attempt.clone());
         let inner = Arc::clone(&self.inner);
-        match self.inner.access.runtime() {
-            Ok(runtime) => {
-                runtime.spawn(async move {
-                    let outcome = inner.access.open().await.map(Arc::new);
-                    inner.settle(&outcome);
-                    tell.send_replace(Some(outcome));
-                });
-            }
-            Err(verdict) => {
-                state.phase = Phase::Idle;
-                return Err(verdict);
-            }
-        }
+        runtime.spawn(async move {
+            let outcome = inner.access.open().await.map(Arc::new);
+            inner.settle(&outcome);
+            tell.send_replace(Some(outcome));
+        });
         Ok(Step::Await(attempt))
     }
 
@@ -565,14 +548,13 @@ impl Inner {
         }
     }
 
-    /// Forgets an attempt whose task is gone, and the runtime that it was on.
+    /// Forgets an attempt whose task is gone.
     fn abandon(&self, attempt: &Attempt) {
         let mut state = self.state();
         if let Phase::Connecting(current) = &state.phase
             && current.same_channel(attempt)
         {
             state.phase = Phase::Idle;
-            self.access.forget_runtime();
         }
     }
 
@@ -639,11 +621,6 @@ impl Transport for Supervised {
         true
     }
 
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
-        let access = Arc::new(self.inner.access.separate());
-        Some(Arc::new(Self::with(access, self.inner.patient)))
-    }
-
     fn fails_over(&self) -> bool {
         self.inner.access.follows()
     }
@@ -654,43 +631,6 @@ impl Transport for Supervised {
 
     fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
         Box::pin(self.inner.access.survey_addresses())
-    }
-
-    fn connected<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        deadline: Deadline,
-    ) -> BoxFuture<'a, Result<(), Verdict>> {
-        Box::pin(async move {
-            self.lane_for(std::slice::from_ref(request)).link_at_once(deadline).await.map(drop)
-        })
-    }
-
-    fn has_connection(&self, request: &Request<'_>) -> bool {
-        let requests = std::slice::from_ref(request);
-        let own = self.lane_for(requests);
-        own.open_link(&own.inner.state()).is_some() || self.spare_for(requests).is_some()
-    }
-
-    fn is_driven(&self) -> BoxFuture<'_, bool> {
-        Box::pin(self.inner.access.is_driven())
-    }
-
-    fn give_place_up(&self) {
-        let lanes = self.inner.lanes.get().into_iter().flatten().chain([self]);
-        let mut open = lanes.filter_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)));
-        if let Some((lane, link)) = open.next() {
-            lane.inner.discard(&link);
-            link.pipe.end();
-        }
-    }
-
-    fn serves(&self, runtime: &Handle) -> bool {
-        self.inner.access.serves(runtime)
-    }
-
-    fn takes_in(&self, runtime: &Handle) -> bool {
-        self.inner.access.takes_in(runtime)
     }
 
     fn neighbour(&self, host: &str, port: u16) -> Option<Part> {

@@ -109,7 +109,10 @@ impl World {
         let scripts: &'static Scripts = Box::leak(Box::new(scripts));
         let mut stores = Vec::new();
         for epoch in 0..EPOCHS {
-            let mut store = RedisStore::connect(&server.url()).await.unwrap();
+            // On one runtime, what a request has learned from others is the same each time.
+            let here = tokio::runtime::Handle::current();
+            let builder = RedisStore::builder().runtime(here);
+            let mut store = builder.connect(&server.url()).await.unwrap();
             let shared = Arc::get_mut(&mut store.shared).unwrap();
             shared.scripts = scripts;
             shared.epoch = epoch;

@@ -28,7 +28,6 @@ mod differential;
 mod doctor;
 mod ear;
 mod forms;
-mod homes;
 #[cfg(feature = "interop")]
 pub mod interop;
 mod listen;

@@ -11,7 +11,6 @@ use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, Listener, Wake};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{Msg, Value};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -22,7 +21,6 @@ use crate::cluster::Cluster;
 use crate::connection::pause_after;
 use crate::ear::Ear;
 use crate::forms::{Pack as _, Packed};
-use crate::homes::Homed;
 use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::block;
@@ -54,24 +52,6 @@ impl std::fmt::Debug for Source {
             Self::Cluster(_) => "Cluster",
             Self::Client(_) => "Client",
         })
-    }
-}
-
-impl Homed for Arc<Source> {
-    fn serves(&self, runtime: &Handle) -> bool {
-        self.access().is_none_or(|access| access.serves(runtime))
-    }
-
-    fn takes_in(&self, runtime: &Handle) -> bool {
-        self.access().is_none_or(|access| access.takes_in(runtime))
-    }
-
-    fn separate(&self) -> Option<Self> {
-        Some(Self::new(match &**self {
-            Source::Own(access) => Source::Own(Arc::new(access.separate())),
-            Source::Cluster(cluster) => Source::Cluster(cluster.separate()),
-            Source::Client(_) => return None,
-        }))
     }
 }
 
@@ -134,9 +114,7 @@ impl Source {
         subscribing.spawn_on(async move { source.subscribed(&channel).await }, &there);
         match subscribing.join_next().await {
             Some(Ok(subscribed)) => subscribed,
-            Some(Err(_)) | None => {
-                Err(Verdict::unconnected("the runtime that the connections lived on has ended"))
-            }
+            Some(Err(_)) | None => Err(Access::lost_runtime()),
         }
     }
 

@@ -86,15 +86,6 @@ impl Pipe {
         self.shared.state().place = Some(place);
     }
 
-    /// Ends the connection, also where nobody drives it.
-    pub(crate) fn end(&self) {
-        let why = io::Error::new(io::ErrorKind::ConnectionAborted, "its place was needed");
-        let mut state = self.shared.state();
-        let told = self.shared.end(&mut state, why.into());
-        drop(state);
-        told.into_iter().for_each(Waker::wake);
-    }
-
     /// Has the connection end without what was not sent yet: its callers give that up. It goes on for those who wait.
     pub(crate) fn keep_nothing(&self) {
         if let Some(socket) = &self.shared.state().socket {

@@ -76,12 +76,6 @@ impl Sentinels {
         Self { hosts, name, logins, last: Mutex::new(None) }
     }
 
-    /// The same sentinels, asked by somebody who waits for no question of others.
-    pub(crate) fn separate(&self) -> Self {
-        let Self { hosts, name, logins, last: _ } = self;
-        Self::new(hosts.clone(), name.clone(), Arc::clone(logins))
-    }
-
     /// Where the primary is, as they see it.
     pub(crate) async fn find(&self) -> Result<Found, Verdict> {
         let mut last = self.last.lock().await;

@@ -26,7 +26,6 @@ use self::queue::{Combiner, Kind};
 use crate::builder::{LinkSecurity, RedisStoreBuilder};
 use crate::call::Call;
 use crate::classify::{Next, Verdict};
-use crate::homes::Homes;
 use crate::listen::{self, GrantSource, Source};
 use crate::names::Names;
 use crate::replication::Replication;
@@ -38,8 +37,10 @@ use crate::unsent::Unsent;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
-/// Cheap to clone; clones share connections, one for each tokio runtime that they are called on. Made by
-/// [`RedisStore::connect`] from a URL, or by [`RedisStore::builder`] from anything else.
+/// Cheap to clone; clones share connections, which live on the process's own thread
+/// ([`Driver`](leasehold_clock::Driver)) and need no runtime of their callers to go on. Made by
+/// [`RedisStore::connect`] from a URL, or by [`RedisStore::builder`] from anything else. A fork's child
+/// needs a store of its own.
 ///
 /// # Guarantees
 ///
@@ -59,8 +60,7 @@ use crate::unsent::Unsent;
 /// # Cancel safety
 ///
 /// Dropping a future leaves it open whether the server carried the operation out. A `leave` sent
-/// afterwards from the same runtime is carried out after it, unless the connection was replaced in
-/// between; the lease's expiry is the last resort.
+/// afterwards is carried out after it, unless the connection was replaced in between; the lease's expiry is the last resort.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) shared: Arc<Shared>,
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     /// Where one call can be about several locks.
     pub(crate) combiner: Option<Arc<Combiner>>,
-    pub(crate) wake: Option<Arc<Homes<Arc<Source>>>>,
+    pub(crate) wake: Option<Arc<Source>>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
     pub(crate) fence_retention: Duration,
@@ -414,7 +414,7 @@ impl RedisStore {
     /// Opens a client's wake channel.
     pub(crate) async fn listen_at(
         &self,
-        sources: &Homes<Arc<Source>>,
+        source: &Arc<Source>,
         client: ClientId,
         deadline: Deadline,
     ) -> std::result::Result<Box<dyn Listener>, Verdict> {
@@ -425,8 +425,7 @@ impl RedisStore {
         } else {
             GrantSource::Message
         };
-        let source = Arc::clone(sources.here());
-        let inner = listen::listen(source, channel, grants, deadline).await?;
+        let inner = listen::listen(Arc::clone(source), channel, grants, deadline).await?;
         Ok(Box::new(Learning { store: self.clone(), inner }))
     }
 
@@ -667,7 +666,7 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let Some(sources) = &self.shared.wake else {
+            let Some(source) = &self.shared.wake else {
                 let error = Error::new(
                     ErrorKind::Unsupported,
                     "a store on a borrowed connection has no wake channel; give its builder a \
@@ -675,7 +674,7 @@ impl Store for RedisStore {
                 );
                 return Err(self.named(error, "listen", None));
             };
-            let listening = self.listen_at(sources, client, Deadline::after(within)).await;
+            let listening = self.listen_at(source, client, Deadline::after(within)).await;
             listening.map_err(|verdict| self.error(&verdict, "listen", None))
         })
     }
@@ -708,13 +707,6 @@ impl Store for RedisStore {
 
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         Box::pin(self.look_at_server(within))
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        let transport = self.shared.transport.separate()?;
-        let combiner = transport.combines().then(Arc::default);
-        let shared = Shared { transport, combiner, ..(*self.shared).clone() };
-        Some(Arc::new(Self { shared: Arc::new(shared) }))
     }
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {

@@ -258,12 +258,6 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         false
     }
 
-    /// The same servers over connections of its own, on whichever runtime uses them first; `None`
-    /// where connections are somebody else's.
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
-        None
-    }
-
     /// Whether locks are spread over servers, so that no script can be about several.
     fn is_spread(&self) -> bool {
         false
@@ -287,38 +281,6 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     /// What is at each address of the server that was named, where its name has several.
     fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
         Box::pin(std::future::ready(None))
-    }
-
-    /// As [`Homed`](crate::homes::Homed) says it; connections of somebody else's serve all.
-    fn serves(&self, _runtime: &Handle) -> bool {
-        true
-    }
-
-    fn takes_in(&self, _runtime: &Handle) -> bool {
-        true
-    }
-
-    /// Whether there is a connection that this request can go over.
-    fn has_connection(&self, _request: &Request<'_>) -> bool {
-        true
-    }
-
-    /// Whether what drives its connections is about to, as far as can be told in a moment.
-    fn is_driven(&self) -> BoxFuture<'_, bool> {
-        Box::pin(std::future::ready(true))
-    }
-
-    /// Ends a connection that is there, where it is known how, so that the server has room for another.
-    fn give_place_up(&self) {}
-
-    /// Makes the connection for this request, if it is not there, and can be made in time. Where the last attempt
-    /// failed a short time ago, it does not wait for the next one.
-    fn connected<'a>(
-        &'a self,
-        _request: &'a Request<'a>,
-        _deadline: Deadline,
-    ) -> BoxFuture<'a, Result<(), Verdict>> {
-        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Another server, reached and logged in to in the same way as this one.

@@ -67,10 +67,6 @@ impl StoreLayer for Wire {
         Box::new(Ear { inner, wire: self.clone(), waiting: None, life })
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }
@@ -153,10 +149,6 @@ impl StoreLayer for Seeded {
         within: Duration,
     ) -> BoxFuture<'a, C::Answer> {
         call.send(&*self.inner, within)
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
     }
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {

@@ -495,6 +495,7 @@ pub use lease::run::RunError;
 pub use options::{Fairness, LockOptions, WaitLimit};
 pub use owner::Owner;
 
+pub use background::driver;
 pub use leasehold_clock as clock;
 pub use leasehold_core::{
     Cooldown, Effect, Error, ErrorKind, Fence, ForceRelease, HolderInfo, IntoKey, Key, Listing,

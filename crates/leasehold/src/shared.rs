@@ -21,7 +21,6 @@ use crate::lease::orphans::Reaper;
 use crate::lease::renewal::RenewalSchedule;
 use crate::lease::succession::Succession;
 use crate::log::LogWriter;
-use crate::rt;
 use crate::settings::Settings;
 use crate::waiting::wake::Hub;
 
@@ -86,19 +85,11 @@ impl Inner {
         config: Config,
         background: Handle,
     ) -> Result<Arc<Self>> {
-        // A store on the background's own runtime is separate from the callers already.
-        let separate = if background.id() == rt::current()?.id() { None } else { store.separate() };
-        let log = LogWriter::start(
-            separate.as_ref().unwrap_or(&store),
-            &background,
-            &clock,
-            &config.owner,
-            config.call_timeout,
-        );
+        let log = LogWriter::start(&store, &background, &clock, &config.owner, config.call_timeout);
         let stop = CancellationToken::new();
-        let schedule = RenewalSchedule::new(&store, separate.clone(), Arc::clone(&clock));
+        let schedule = RenewalSchedule::new(Arc::clone(&store), Arc::clone(&clock));
         background.spawn(Arc::clone(&schedule).run(stop.clone()));
-        let reaper = Reaper::start(&background, Arc::clone(&store), separate, Arc::clone(&clock));
+        let reaper = Reaper::start(&background, Arc::clone(&store), Arc::clone(&clock));
         let client = ClientId::from_bytes(*store.token()?.as_bytes());
         let hub = Hub::new(Arc::clone(&store), background.clone(), client, Arc::clone(&schedule));
         let audience = Arc::new(Audience::new(log));

@@ -357,18 +357,6 @@ impl Store for SpreadStore {
         })
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        let own: Vec<_> = self.stores.iter().map(|member| member.store.separate()).collect();
-        if own.iter().all(Option::is_none) {
-            return None;
-        }
-        let stores = self.stores.iter().zip(own).map(|(member, own)| Member {
-            name: member.name.clone(),
-            store: own.unwrap_or_else(|| Arc::clone(&member.store)),
-        });
-        Some(Arc::new(Self { stores: stores.collect(), location: Arc::clone(&self.location) }))
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         Some(Arc::new(SpreadLog(self.clone())))
     }

@@ -24,6 +24,8 @@ pub(crate) enum Variant {
     LineFloor,
     /// As `LineFloor`, with separate connections for messages and requests.
     LineFloorApart,
+    /// As `LineFloorApart`, with connections that another thread drives, as leasehold's are.
+    LineFloorAcross,
     /// A message that goes round, without a lock.
     Message,
     /// Delete and publish; all waiters try again.
@@ -39,13 +41,14 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Leasehold,
         Self::OneClient,
         Self::TwoClients,
         Self::BareFifo,
         Self::LineFloor,
         Self::LineFloorApart,
+        Self::LineFloorAcross,
         Self::Message,
         Self::PublishToAll,
         Self::BlockingPop,
@@ -62,6 +65,7 @@ impl Variant {
             Self::BareFifo => "bare-fifo",
             Self::LineFloor => "line-floor",
             Self::LineFloorApart => "line-floor-apart",
+            Self::LineFloorAcross => "line-floor-across",
             Self::Message => "message",
             Self::PublishToAll => "publish-to-all",
             Self::BlockingPop => "blocking-pop",
@@ -84,6 +88,7 @@ impl Variant {
                 | Self::BareFifo
                 | Self::LineFloor
                 | Self::LineFloorApart
+                | Self::LineFloorAcross
                 | Self::Message
                 | Self::BlockingPopInTurn
         )
@@ -167,6 +172,7 @@ pub(crate) async fn connect(
         Variant::BareFifo
         | Variant::LineFloor
         | Variant::LineFloorApart
+        | Variant::LineFloorAcross
         | Variant::Message
         | Variant::PublishToAll
         | Variant::BlockingPop
@@ -205,11 +211,21 @@ pub(crate) async fn connect(
             Variant::PollSlow => {
                 Contender::Library(mutex()?.retry(Linear::new(Duration::from_millis(50))))
             }
-            Variant::BareFifo | Variant::LineFloor | Variant::LineFloorApart => {
+            Variant::BareFifo
+            | Variant::LineFloor
+            | Variant::LineFloorApart
+            | Variant::LineFloorAcross => {
                 let kept = if variant == Variant::BareFifo { Kept::List } else { Kept::Record };
-                let apart = variant == Variant::LineFloorApart;
-                let wires = if apart { Wires::Apart } else { Wires::Shared };
-                let waiter = BareFifo::connect(url, key, number, kept, wires).await?;
+                let shared = matches!(variant, Variant::BareFifo | Variant::LineFloor);
+                let wires = if shared { Wires::Shared } else { Wires::Apart };
+                let (url, key) = (url.to_owned(), key.to_owned());
+                let connecting =
+                    async move { BareFifo::connect(&url, &key, number, kept, wires).await };
+                let waiter = if variant == Variant::LineFloorAcross {
+                    leasehold::driver()?.spawn(connecting).await??
+                } else {
+                    connecting.await?
+                };
                 Contender::BareFifo(Box::new(waiter))
             }
             Variant::Message => {

@@ -34,10 +34,6 @@ pub trait StoreLayer: Debug + Send + Sync + 'static {
         inner
     }
 
-    /// See [`Store::separate`]. A layer that keeps anything about the calls, or changes them, has
-    /// to stand before the separate handle as well.
-    fn separate(&self) -> Option<Arc<dyn Store>>;
-
     /// See [`Store::log`].
     fn log(&self) -> Option<Arc<dyn LockLog>>;
 
@@ -353,10 +349,6 @@ impl<L: StoreLayer> Store for L {
         within: Duration,
     ) -> BoxFuture<'a, Result<Vec<String>>> {
         self.carry(request, within)
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        StoreLayer::separate(self)
     }
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {

@@ -188,16 +188,6 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// each, [named](Finding::at_store) after it.
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>>;
 
-    /// A handle to the same store with connections of its own. Requests through it depend only on
-    /// the runtime on which they are made. It connects when it is first used.
-    ///
-    /// Leases are renewed through such a handle, so that they outlive the runtime on which they
-    /// were taken, and whatever blocks that. `None`, the default, if this handle serves as well: a
-    /// store that needs no runtime, or whose connections belong to the program.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     /// The log of this store's locks, for people. `None`, the default, if it can't keep one.
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None

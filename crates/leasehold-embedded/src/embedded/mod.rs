@@ -415,11 +415,6 @@ impl Store for EmbeddedStore {
         })
     }
 
-    /// It needs no runtime.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         Some(Arc::new(self.clone()))
     }

@@ -737,10 +737,6 @@ impl StoreLayer for HeldUp {
         })
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }

@@ -94,12 +94,6 @@ impl DerefMut for Verdict {
 }
 
 impl Verdict {
-    /// Whether the request stayed unsent for lack of a usable connection.
-    pub(crate) fn is_unsent(&self) -> bool {
-        let not_done = (ErrorKind::Unavailable, Effect::NotApplied);
-        (self.kind, self.effect) == not_done && self.passes_in.is_none() && self.redirect.is_none()
-    }
-
     pub(super) fn new(
         kind: ErrorKind,
         effect: Effect,
@@ -136,6 +130,21 @@ impl Verdict {
     /// The connection failed, for the reason in the message.
     pub(crate) fn unconnected(message: impl Into<Cow<'static, str>>) -> Self {
         Self::refused(ErrorKind::Unavailable, Next::Reconnect, message).because(Reason::Unreachable)
+    }
+
+    /// The process has no thread for connections, as the error says.
+    pub(crate) fn without_thread(error: &Error) -> Self {
+        let verdict = Self::refused(ErrorKind::Unavailable, Next::Fail, error.to_string());
+        match error.reason() {
+            Some(reason) => verdict.because(reason),
+            None => verdict,
+        }
+    }
+
+    /// The parent process has the connections.
+    pub(crate) fn forked() -> Self {
+        let message = "this store belongs to the parent process; make one of its own after a fork";
+        Self::refused(ErrorKind::Misuse, Next::Fail, message)
     }
 
     /// The settings of the connection are wrong.

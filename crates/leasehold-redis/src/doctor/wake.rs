@@ -58,7 +58,7 @@ impl RedisStore {
         lacking: &mut Vec<Lacking>,
         deadline: Deadline,
     ) -> Option<Finding> {
-        let Some(sources) = &self.shared.wake else {
+        let Some(source) = &self.shared.wake else {
             let finding = Finding::new(
                 Severity::Note,
                 WAKE,
@@ -79,7 +79,7 @@ impl RedisStore {
             ))
         };
         let within = Deadline::after(deadline.left() / 2);
-        let mut listener = match self.listen_at(sources, client, within).await {
+        let mut listener = match self.listen_at(source, client, within).await {
             Ok(listener) => listener,
             Err(verdict) if verdict.kind == ErrorKind::Denied => {
                 lacking.push(("subscribe", verdict.lack.unwrap_or(Lack::Command)));

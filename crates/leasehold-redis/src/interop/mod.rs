@@ -120,7 +120,7 @@ impl InteropStore {
 
     /// The servers that track the keys of waiters and holders.
     fn tracked(&self) -> Option<Servers> {
-        match &**self.inner.shared.wake.as_ref()?.here() {
+        match &**self.inner.shared.wake.as_ref()? {
             Source::Own(access) => Some(Servers::One(Arc::clone(access))),
             Source::Cluster(cluster) => Some(Servers::Cluster(cluster.clone())),
             Source::Client(_) => None,
@@ -570,13 +570,6 @@ impl Store for InteropStore {
 
     fn examine<'a>(&'a self, within: Duration) -> BoxFuture<'a, Result<Vec<Finding>>> {
         self.inner.examine(within)
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        let transport = self.inner.shared.transport.separate()?;
-        let shared = crate::store::Shared { transport, ..(*self.inner.shared).clone() };
-        let inner = RedisStore { shared: Arc::new(shared) };
-        Some(Arc::new(Self { inner, shared: Arc::clone(&self.shared) }))
     }
 
     fn capability(&self) -> Capability {

@@ -134,10 +134,7 @@ impl ByTask {
         match tokio::time::timeout_at(deadline.at, confirmed).await {
             Ok(Ok(Ok(()))) => Ok(Box::new(by_task)),
             Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
-            Ok(Err(_)) => {
-                Err(Verdict::unconnected("the runtime that the connections lived on has ended")
-                    .give_up())
-            }
+            Ok(Err(_)) => Err(Access::lost_runtime()),
             Err(_) => Err(deadline.missed_unsent(None)),
         }
     }

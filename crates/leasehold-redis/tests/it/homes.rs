@@ -1,6 +1,6 @@
 //! Callers on several runtimes, some of which are stopped or have ended.
 
-use leasehold_core::{ClientId, Key, Release, Store as _, Wake};
+use leasehold_core::{ClientId, ErrorKind, Key, LeaveRequest, Release, Store as _, Token, Wake};
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
@@ -122,7 +122,7 @@ fn a_runtime_that_ends_costs_callers_on_others_nothing() {
 }
 
 #[test]
-fn a_connection_that_was_being_made_on_a_runtime_that_ends_is_made_on_the_callers() {
+fn a_runtime_that_ends_while_its_caller_connects_costs_others_nothing() {
     let server = RedisServer::start();
     for _ in 0..50 {
         let store = RedisStore::connect_lazy(&server.url()).unwrap();
@@ -142,7 +142,7 @@ fn a_connection_that_was_being_made_on_a_runtime_that_ends_is_made_on_the_caller
 }
 
 #[test]
-fn there_are_as_many_connections_as_runtimes_at_a_time() {
+fn callers_on_all_runtimes_share_one_connection() {
     let server = RedisServer::start();
     let store = RedisStore::connect_lazy(&server.url()).unwrap();
     let connected = || {
@@ -156,6 +156,32 @@ fn there_are_as_many_connections_as_runtimes_at_a_time() {
         for runtime in [&ending, &lasting, &ending, &lasting] {
             runtime.block_on(cycle(&store, &key()));
         }
-        assert!(connected() <= 3, "{}", connected());
+        assert_eq!(connected(), 1);
     }
+}
+
+/// The child has its parent's sockets and not the thread that reads them: what it sent there would be answered to the
+/// parent, in place of the parent's own requests.
+#[cfg(unix)]
+#[test]
+fn a_forks_child_can_not_use_its_parents_connection() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect_lazy(&server.url()).unwrap();
+    let runtime = one_thread();
+    runtime.block_on(cycle(&store, &key()));
+    let made_before = one_thread();
+    // SAFETY: the child polls one future, which ends without a wait, and leaves at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let request = LeaveRequest::new(key(), Token::generate().unwrap());
+        let refused = made_before.block_on(store.leave(&request, WITHIN));
+        let is_misuse = refused.is_err_and(|error| error.kind() == ErrorKind::Misuse);
+        // SAFETY: ends the child without what belongs to the parent.
+        unsafe { libc::_exit(if is_misuse { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    runtime.block_on(cycle(&store, &key()));
 }

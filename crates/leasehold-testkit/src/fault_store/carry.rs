@@ -80,11 +80,6 @@ impl StoreLayer for FaultStore {
         listener::wrap(inner, &self.shared)
     }
 
-    /// All calls share one record and its planned faults.
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         self.shared.inner.log()
     }

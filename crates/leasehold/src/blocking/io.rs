@@ -4,19 +4,18 @@ use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use leasehold_clock::Driver;
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
-
-use crate::background::Background;
 
 /// The process's own thread, which drives the timers, sockets and background tasks of blocking
 /// clients.
 #[derive(Clone, Debug)]
-pub(super) struct Io(Background);
+pub(super) struct Io(Driver);
 
 impl Io {
     pub(super) fn start() -> Result<Self> {
-        Background::start().map(Self)
+        Driver::current().map(Self)
     }
 
     pub(super) const fn runtime(&self) -> &Handle {

@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_clock::{SystemClock, TokioClock};
+use leasehold_clock::{Driver, SystemClock, TokioClock};
 use leasehold_core::retry::{Exponential, RetryStrategy as _};
 use leasehold_core::{Clock, Error, OwnerName, Result, Store, Ttl, length};
 
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::background::Background;
 use crate::client::Client;
 use crate::config::{Config, DEFAULT_CALL_TIMEOUT, DEFAULT_LOCAL_HANDOFFS, DEFAULT_TTL};
 use crate::connect::store_url;
@@ -487,7 +486,7 @@ impl ClientBuilder {
             retry_store,
             options,
         };
-        let background = if tokio_time { here } else { Background::start()?.runtime().clone() };
+        let background = if tokio_time { here } else { Driver::current()?.runtime().clone() };
         Inner::start(store, clock, config, background)
     }
 }

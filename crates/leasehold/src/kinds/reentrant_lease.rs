@@ -449,7 +449,6 @@ impl Drop for ReentrantLease {
                 in_doubt_until: handle.in_doubt_until(),
                 is_only: false,
                 landing: None,
-                sent_from: None,
                 reopen: false,
             });
         }

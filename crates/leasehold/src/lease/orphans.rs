@@ -52,9 +52,6 @@ pub(crate) enum Orphan {
         is_only: bool,
         /// Brings the answer of a request on its way, and until when that may be carried out.
         landing: Option<(Landing, Moment)>,
-        /// The runtime of a request that was dropped on its way: what is sent from there comes
-        /// after it.
-        sent_from: Option<Handle>,
         /// Whether a grant would have started a cooldown, which is undone too.
         reopen: bool,
     },
@@ -94,15 +91,9 @@ struct Pending {
 
 impl Reaper {
     /// Starts the reaper's task. It ends when the last sender is gone and all is done.
-    pub(crate) fn start(
-        background: &Handle,
-        store: Arc<dyn Store>,
-        separate: Option<Arc<dyn Store>>,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(crate) fn start(background: &Handle, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let (queue, orphans) = mpsc::unbounded_channel();
-        let separate = separate.unwrap_or_else(|| Arc::clone(&store));
-        background.spawn(run(orphans, Stores { callers: store, separate }, clock));
+        background.spawn(run(orphans, store, clock));
         Self { queue, ahead: Arc::default(), pending: Arc::default(), armed: Arc::default() }
     }
 
@@ -213,35 +204,18 @@ struct Ticket {
     answered: oneshot::Sender<()>,
 }
 
-/// The two ways to the store.
-#[derive(Clone, Debug)]
-struct Stores {
-    /// With the callers' connections.
-    callers: Arc<dyn Store>,
-    /// With connections of its own, if there are any.
-    separate: Arc<dyn Store>,
-}
-
-impl Stores {
-    /// The callers' way first. After a failure, since their connections may be blocked, the two
-    /// alternate.
-    fn way(&self, tries: u32) -> &dyn Store {
-        if tries % 2 == 1 { &*self.callers } else { &*self.separate }
-    }
-}
-
 async fn run(
     mut orphans: mpsc::UnboundedReceiver<(Orphan, Ticket)>,
-    stores: Stores,
+    store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     while let Some((orphan, ticket)) = orphans.recv().await {
-        let (stores, clock) = (stores.clone(), Arc::clone(&clock));
+        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
         let places = Arc::clone(&places);
         tokio::spawn(async move {
             let Ticket { over, untried, answered } = ticket;
-            orphan.give_up(&stores, &*clock, &places, untried, answered).await;
+            orphan.give_up(&*store, &*clock, &places, untried, answered).await;
             drop(over);
         });
     }
@@ -261,7 +235,7 @@ impl Orphan {
 
     async fn give_up(
         self,
-        stores: &Stores,
+        store: &dyn Store,
         clock: &dyn Clock,
         places: &Semaphore,
         untried: Untried,
@@ -277,7 +251,6 @@ impl Orphan {
                 mut in_doubt_until,
                 is_only,
                 landing,
-                sent_from,
                 reopen,
             } => {
                 if let Some((landing, may_land_until)) = landing {
@@ -294,33 +267,25 @@ impl Orphan {
                 }
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = reopen;
-                let leave = |tries| stores.way(tries).leave(&request, ATTEMPT);
-                let mut first = None;
-                if let Some(there) = sent_from {
-                    let _place = places.acquire().await;
-                    first = leave_from(&there, &stores.callers, &request, clock).await;
-                    untried = None;
-                }
-                if first.is_none() {
-                    first = persist(clock, places, until, &mut untried, leave).await;
-                }
+                let leave = || store.leave(&request, ATTEMPT);
+                let first = persist(clock, places, until, &mut untried, leave).await;
                 tracing::debug!(target: LOCK, key = %request.key, answer = ?first, "abandoned");
                 let found = is_only && first != Some(Leave::NotHeld);
                 if let Some(at) = in_doubt_until.filter(|_| !found) {
-                    give_up_again(&request, at, until, stores, clock, places).await;
+                    give_up_again(&request, at, until, store, clock, places).await;
                 }
                 drop(answered);
             }
             Self::Ghost { key, token, in_doubt_until, until } => {
                 let mut request = LeaveRequest::new(key, token);
                 request.reopen = true;
-                give_up_again(&request, in_doubt_until, until, stores, clock, places).await;
+                give_up_again(&request, in_doubt_until, until, store, clock, places).await;
                 drop(answered);
             }
             Self::Lease { handle, request } => {
                 handle.settled().await;
                 let until = handle.deadline().saturating_add(handle.ttl().duration() / 50);
-                let release = |tries| end_in(stores.way(tries), &request, ATTEMPT);
+                let release = || end_in(store, &request, ATTEMPT);
                 let answer = persist(clock, places, until, &mut untried, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
                 tracing::debug!(target: LOCK, %key, %fence, ?answer, "release in the background");
@@ -334,7 +299,7 @@ impl Orphan {
                     let mut leave = LeaveRequest::new(handle.key.clone(), handle.token);
                     leave.reopen = true;
                     let until = at.saturating_add(handle.ttl().duration());
-                    give_up_again(&leave, at, until, stores, clock, places).await;
+                    give_up_again(&leave, at, until, store, clock, places).await;
                 }
             }
         }
@@ -347,32 +312,15 @@ async fn give_up_again(
     request: &LeaveRequest,
     in_doubt_until: Moment,
     until: Moment,
-    stores: &Stores,
+    store: &dyn Store,
     clock: &dyn Clock,
     places: &Semaphore,
 ) {
     if clock.now() < in_doubt_until {
         rt::sleep_until(clock, in_doubt_until).await;
-        let leave = |tries| stores.way(tries).leave(request, ATTEMPT);
+        let leave = || store.leave(request, ATTEMPT);
         let answer = persist(clock, places, until, &mut None, leave).await;
         tracing::debug!(target: LOCK, key = %request.key, ?answer, "abandoned again");
-    }
-}
-
-/// Abandons on a caller's runtime; `None` if that ends or is blocked.
-async fn leave_from(
-    there: &Handle,
-    store: &Arc<dyn Store>,
-    request: &LeaveRequest,
-    clock: &dyn Clock,
-) -> Option<Leave> {
-    let (store, request) = (Arc::clone(store), request.clone());
-    let leaving = there.spawn(async move { store.leave(&request, ATTEMPT).await });
-    let until = clock.now().saturating_add(LANDS_WITHIN);
-    tokio::select! {
-        biased;
-        left = leaving => left.ok()?.ok(),
-        () = rt::sleep_until(clock, until) => None,
     }
 }
 
@@ -389,7 +337,7 @@ async fn persist<T, F>(
     places: &Semaphore,
     until: Moment,
     untried: &mut Option<Untried>,
-    mut attempt: impl FnMut(u32) -> F,
+    mut attempt: impl FnMut() -> F,
 ) -> Option<T>
 where
     F: Future<Output = Result<T, Error>>,
@@ -397,7 +345,7 @@ where
     let pauses = Exponential::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.25);
     for tries in 1.. {
         let place = places.acquire().await;
-        let answer = attempt(tries).await;
+        let answer = attempt().await;
         // A permit is not kept through a pause.
         drop(place);
         *untried = None;

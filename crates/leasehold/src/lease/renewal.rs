@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,46 +23,10 @@ use crate::rt;
 /// All leases of a client by the time at which each needs a look.
 #[derive(Debug)]
 pub(crate) struct RenewalSchedule {
-    stores: Stores,
-    /// Whether a renewal was ever answered. Until then there may be no connection for it yet.
-    answered: AtomicBool,
+    store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     due: Mutex<Due>,
     sooner: Notify,
-}
-
-/// The ways to the store.
-#[derive(Debug)]
-struct Stores {
-    /// With the callers' connections.
-    callers: Arc<dyn Store>,
-    /// Independent of the callers' runtimes, if the store can be reached so.
-    separate: Option<Arc<dyn Store>>,
-    takes_callers: AtomicBool,
-}
-
-/// One way to the store.
-#[derive(Debug)]
-struct Way<'s> {
-    store: &'s dyn Store,
-    is_callers: bool,
-}
-
-impl Stores {
-    /// The separate way, until it fails: its connection is made for the first renewal, and the
-    /// callers' connections remain if that fails. After that, the way that did not fail last.
-    fn way(&self) -> Way<'_> {
-        match &self.separate {
-            Some(separate) if !self.takes_callers.load(Ordering::Relaxed) => {
-                Way { store: &**separate, is_callers: false }
-            }
-            _ => Way { store: &*self.callers, is_callers: true },
-        }
-    }
-
-    fn failed(&self, way: &Way<'_>) {
-        self.takes_callers.store(!way.is_callers, Ordering::Relaxed);
-    }
 }
 
 #[derive(Debug, Default)]
@@ -80,23 +44,8 @@ struct Due {
 }
 
 impl RenewalSchedule {
-    /// Renews through `separate`, if there is such a handle of the store, while that works.
-    pub(crate) fn new(
-        store: &Arc<dyn Store>,
-        separate: Option<Arc<dyn Store>>,
-        clock: Arc<dyn Clock>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            answered: AtomicBool::new(separate.is_none()),
-            stores: Stores {
-                callers: Arc::clone(store),
-                separate,
-                takes_callers: AtomicBool::new(false),
-            },
-            clock,
-            due: Mutex::default(),
-            sooner: Notify::new(),
-        })
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { store, clock, due: Mutex::default(), sooner: Notify::new() })
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {
@@ -116,7 +65,7 @@ impl RenewalSchedule {
         now: Moment,
     ) -> Arc<LeaseHandle> {
         let lasting = handle.lasts_as_granted();
-        let at = self.first_look(handle.wants_renewal(now), sent_at);
+        let at = first_look(handle.wants_renewal(now), sent_at);
         let handle = Arc::new(handle);
         let due = self.due();
         let at = at(lasting, due.held);
@@ -126,20 +75,7 @@ impl RenewalSchedule {
 
     /// Adds a lease that was requested at `sent_at`.
     pub(crate) fn add(&self, handle: &Arc<LeaseHandle>, sent_at: Moment, now: Moment) {
-        self.put(handle, self.first_look(handle.wants_renewal(now), sent_at));
-    }
-
-    /// The first look at a lease that was requested at `sent_at`.
-    fn first_look(
-        &self,
-        renews: bool,
-        sent_at: Moment,
-    ) -> impl FnOnce(Lasting, usize) -> Moment + use<> {
-        // The first renewal comes early, to leave time for making its connection.
-        let parts = if self.answered.load(Ordering::Relaxed) { 3 } else { 6 };
-        move |Lasting { length, lost_at }, held| {
-            if renews { renewal_due(sent_at, length, parts, held).min(lost_at) } else { lost_at }
-        }
+        self.put(handle, first_look(handle.wants_renewal(now), sent_at));
     }
 
     /// Adds a lease again that was out of the schedule for a time.
@@ -332,18 +268,14 @@ impl RenewalSchedule {
         let sent_at = self.clock.now();
         let Batch { holds, requests, lost_at, patience, .. } = &batch;
         let within = lost_at.saturating_since(sent_at).min(*patience);
-        let way = self.stores.way();
-        let answers = way.store.renew(requests, within).await;
-        if !answers.iter().any(Result::is_ok) {
-            self.stores.failed(&way);
-        }
+        let answers = self.store.renew(requests, within).await;
         let (now, held) = (self.clock.now(), self.held());
         let mut answers = answers.into_iter();
         // Most have one length.
         let mut last: Option<(Ttl, Moment)> = None;
         let mut due = |length: Ttl| match last {
             Some((same, due)) if same == length => due,
-            _ => last.insert((length, renewal_due(sent_at, length, 3, held))).1,
+            _ => last.insert((length, renewal_due(sent_at, length, held))).1,
         };
         let (mut moves, mut is_store_gone) = (Vec::with_capacity(holds.len()), false);
         for (handle, request) in holds.iter().zip(requests) {
@@ -352,7 +284,6 @@ impl RenewalSchedule {
                     if answer == Renew::Asked {
                         handle.ask();
                     }
-                    self.answered.store(true, Ordering::Relaxed);
                     tracing::trace!(target: LOCK, key = %handle.key, ttl = %request.ttl, "renewed");
                     let lasting = handle.renewed(sent_at, request.ttl, now);
                     lasting.map(|Lasting { length, lost_at }| due(length).min(lost_at))
@@ -579,10 +510,17 @@ impl Drop for Batch {
     }
 }
 
-/// When this part of the lease has passed, usually a third, rounded down to a grid so that one call
-/// renews leases of about the same age.
-fn renewal_due(sent_at: Moment, ttl: Ttl, parts: u32, held: usize) -> Moment {
-    let due = sent_at.saturating_add(ttl.part(parts));
+/// The first look at a lease that was requested at `sent_at`.
+fn first_look(renews: bool, sent_at: Moment) -> impl FnOnce(Lasting, usize) -> Moment {
+    move |Lasting { length, lost_at }, held| {
+        if renews { renewal_due(sent_at, length, held).min(lost_at) } else { lost_at }
+    }
+}
+
+/// When a third of the lease has passed, rounded down to a grid so that one call renews leases of
+/// about the same age.
+fn renewal_due(sent_at: Moment, ttl: Ttl, held: usize) -> Moment {
+    let due = sent_at.saturating_add(ttl.part(3));
     let grid_ns = Moment::from_origin(grid(ttl, held)).as_nanos();
     let over_ns = due.as_nanos().checked_rem(grid_ns).unwrap_or_default();
     due.saturating_sub(Duration::from_nanos(over_ns))

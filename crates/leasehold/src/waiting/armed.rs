@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use leasehold_core::{AcquireRequest, Moment, Ttl, margin};
-use tokio::runtime::Handle;
 
 use crate::lease::orphans::{GivenUp, Landing, Orphan, Reaper, last_of};
 
@@ -122,7 +121,6 @@ impl Armed {
                 in_doubt_until,
                 is_only: self.is_only,
                 landing: landing.map(|landing| (landing, self.asked_until)),
-                sent_from: Handle::try_current().ok().filter(|_| cut),
                 // A grant has started a cooldown, for work that will not be done now.
                 reopen: !request.cooldown.is_none(),
             })

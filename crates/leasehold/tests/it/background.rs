@@ -552,9 +552,10 @@ fn runtimes_that_have_ended_leave_no_file_open() {
             for (number, runtime) in runtimes.iter().enumerate() {
                 runtime.block_on(cycle(&format!("name/{number}")));
             }
-            assert!(count() >= before + 20, "they have connections of their own");
+            assert!(count() >= before + 20, "a runtime has files of its own");
             drop(runtimes);
-            assert!(count() <= before, "{} instead of {before}", count());
+            // The thread that has woken the last caller may be about to forget it.
+            until(|| count() <= before, "files stay open");
         }
     });
 }

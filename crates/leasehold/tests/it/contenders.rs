@@ -33,10 +33,6 @@ impl StoreLayer for Watched {
         call.send(&self.inner, within)
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }

@@ -577,10 +577,6 @@ impl StoreLayer for Repeats {
         })
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }

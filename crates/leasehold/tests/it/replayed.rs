@@ -30,10 +30,6 @@ impl StoreLayer for Recorded {
         call.send(&self.inner, within)
     }
 
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
-    }
-
     fn log(&self) -> Option<Arc<dyn LockLog>> {
         None
     }

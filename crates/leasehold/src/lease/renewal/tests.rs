@@ -14,7 +14,7 @@ fn most_at_once(held: u32) -> usize {
     let mut moments: BTreeMap<Moment, usize> = BTreeMap::new();
     for number in 0..held {
         let sent_at = ttl.duration() / 12 * number / held;
-        let due = renewal_due(Moment::from_origin(sent_at), ttl, 3, held as usize);
+        let due = renewal_due(Moment::from_origin(sent_at), ttl, held as usize);
         let early = (sent_at + ttl.part(3)).checked_sub(due.since_origin()).unwrap();
         assert!(early <= ttl.duration() / 64);
         *moments.entry(due).or_default() += 1;
@@ -40,7 +40,7 @@ async fn the_renewer_is_not_woken_again_for_leases_that_are_gone_when_it_looks()
     let (handle, inner) = (guard.handle(), client.inner());
     inner.schedule.remove(handle);
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let schedule = RenewalSchedule::new(&store, None, Arc::clone(&inner.clock));
+    let schedule = RenewalSchedule::new(store, Arc::clone(&inner.clock));
     let mut woken = 0;
     for _ in 0..1000 {
         let now = inner.clock.now();

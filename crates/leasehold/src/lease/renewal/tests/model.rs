@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Weak;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Context, Wake, Waker};
 
 use leasehold_clock::ManualClock;
@@ -47,10 +47,6 @@ impl StoreLayer for Slow {
             let answers: &mut dyn Any = &mut answers;
             answers.downcast_mut::<Option<C::Answer>>().unwrap().take().unwrap()
         })
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Store>> {
-        None
     }
 
     fn log(&self) -> Option<Arc<dyn LockLog>> {
@@ -111,7 +107,6 @@ struct World {
     /// Whose length is being changed.
     changing: Option<usize>,
     settings: Settings,
-    answered: bool,
     /// When the renewer looks by itself, and whether it was woken.
     looks_at: Option<u64>,
     woken: bool,
@@ -126,8 +121,7 @@ impl World {
         let store: Arc<dyn Store> = Arc::new(Slow(sender));
         let clock = Arc::new(ManualClock::new());
         clock.advance(Duration::from_secs(3600));
-        let separate = Some(Arc::clone(&store));
-        let schedule = RenewalSchedule::new(&store, separate, Arc::<ManualClock>::clone(&clock));
+        let schedule = RenewalSchedule::new(store, Arc::<ManualClock>::clone(&clock));
         Self {
             random: fastrand::Rng::with_seed(seed),
             clock,
@@ -137,7 +131,6 @@ impl World {
             leases: Vec::new(),
             changing: None,
             settings,
-            answered: false,
             looks_at: None,
             woken: false,
         }
@@ -197,9 +190,8 @@ impl World {
         let lease = &mut self.leases[number];
         let handle = &lease.handle;
         lease.due = (handle.phase() == Phase::Held).then(|| {
-            let parts = if self.answered { 3 } else { 6 };
             let renewed = handle.wants_renewal(now);
-            let due = renewal_due(sent_at, handle.length(), parts, held);
+            let due = renewal_due(sent_at, handle.length(), held);
             due_ns(if renewed { due.min(handle.lost_at()) } else { handle.lost_at() })
         });
     }
@@ -371,7 +363,6 @@ impl World {
             let lease = &mut self.leases[*number];
             let (length, lost_at) = (lease.handle.length(), lease.handle.lost_at());
             let told = told.get(at).cloned().flatten();
-            self.answered |= matches!(told, Some(Renew::Renewed | Renew::Asked));
             if lease.due.is_none() {
                 continue;
             }
@@ -382,7 +373,7 @@ impl World {
                     found.filter(|found| *found <= now.as_nanos())
                 }
                 Some(Renew::Renewed | Renew::Asked) => {
-                    Some(due_ns(renewal_due(sent_at, length, 3, held).min(lost_at)))
+                    Some(due_ns(renewal_due(sent_at, length, held).min(lost_at)))
                 }
                 Some(_) => {
                     lease.refuted = true;
