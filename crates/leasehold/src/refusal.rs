@@ -18,10 +18,7 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
         Refusal::TooManyPermits { limit } => {
             format!("more permits were asked for than there are ({limit})")
         }
-        Refusal::QueueFull { waiters } => {
-            let why = format!("{waiters} are waiting already, which is the limit asked for");
-            return Error::new(ErrorKind::Conflict, why).held_by(None, None);
-        }
+        Refusal::QueueFull { waiters } => return queue_full(waiters),
         _ => "the store refuses this use of the name".to_owned(),
     };
     let error = Error::new(ErrorKind::Conflict, why);
@@ -29,4 +26,10 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
         Some(reason) => error.with_reason(reason),
         None => error,
     }
+}
+
+/// So many wait that the caller does not.
+pub(crate) fn queue_full(waiters: u32) -> Error {
+    let why = format!("{waiters} are waiting already, which is the limit asked for");
+    Error::new(ErrorKind::Conflict, why).held_by(None, None)
 }

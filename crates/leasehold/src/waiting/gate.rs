@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Cooldown, Error, ErrorKind, Key, Metadata, Mode, Moment, OwnerName, Result};
+use leasehold_core::{Cooldown, Key, Metadata, Mode, Moment, OwnerName, Result};
 
 use crate::LOCK;
 use crate::events;
 use crate::lease::guard::Guard;
 use crate::lease::handle::{LeaseHandle, Offered};
 use crate::lease::succession::Successors;
+use crate::refusal;
 use crate::settings::{Settings, Terms};
 use crate::shared::Inner;
 use crate::waiting::mailbox::{Receiver, Sender, mailbox};
@@ -228,10 +229,7 @@ impl LocalPlace {
         let gate = lock.entry(key.clone()).or_default();
         let waiters = u32::try_from(gate.line.len()).unwrap_or(u32::MAX);
         if waiters > 0 && settings.max_waiters.is_some_and(|max| waiters >= max) {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("{waiters} are waiting already, which is the limit asked for"),
-            ));
+            return Err(refusal::queue_full(waiters));
         }
         let pulse = Pulse(Arc::new(AtomicU64::new(gates.client.clock.now().as_nanos())));
         let contender = Contender { id, messages: sender, pulse };

@@ -167,6 +167,7 @@ async fn a_full_line_refuses_with_a_clear_error() {
     for other in [client.clone(), world.client()] {
         let error = other.mutex("a").max_waiters(1).lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        assert!(error.is_not_obtained(), "{error}");
     }
     waiting.abort();
 }
