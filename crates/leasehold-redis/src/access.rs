@@ -27,12 +27,12 @@ use crate::login::{Given, Logins};
 use crate::pipe::Pipe;
 use crate::replication::Age;
 use crate::reply;
+use crate::request::{Deadline, Stamp, here, judged};
 use crate::role::Role;
 use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
 use crate::server_clock::ServerClock;
 use crate::tls::Security;
-use crate::transport::{Deadline, Stamp, here, judged};
 
 /// How often a server in use is asked whether it is still a primary, and for its clock, in passing.
 const LOOK_EVERY_MS: u64 = 2_000;

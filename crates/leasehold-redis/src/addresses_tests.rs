@@ -9,8 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::access::{Access, Sources};
 use crate::address::Address;
+use crate::call::Request;
 use crate::connection::Supervised;
-use crate::transport::{Deadline, Request, Transport};
+use crate::request::Deadline;
+use crate::transport::Transport;
 
 const WITHIN: Duration = Duration::from_secs(60);
 

@@ -13,6 +13,7 @@ use crate::address::{
     Address, Endpoint, MAX_TTL, REPLICATE_TIMEOUT, Topology, checked_max_ttl, checked_patience,
     checked_retention,
 };
+use crate::borrowed::Borrowed;
 use crate::cluster::Cluster;
 use crate::connection::Supervised;
 #[cfg(doc)]
@@ -23,7 +24,7 @@ use crate::names::Names;
 use crate::replication::Replication;
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, Shared};
-use crate::transport::{Borrowed, Transport};
+use crate::transport::Transport;
 
 /// How a server is reached, as far as it matters to who could listen in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

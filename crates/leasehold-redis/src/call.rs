@@ -1,27 +1,19 @@
-//! Runs a script on a server: by its digest, or whole if the server does not know it.
-//!
-//! If the server says that it did not run the script, it is sent again.
+//! A request: a script with its keys and arguments, or a plain command.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Fence};
+use leasehold_core::Fence;
 use redis::{Cmd, ToRedisArgs};
-use tokio::time::{Instant, sleep_until};
 
-use crate::classify::{Next, Verdict};
 use crate::forms::double_bytes;
-use crate::resp;
+use crate::request::{Delivery, Stamp};
+use crate::resp::{self, Write};
 use crate::script::Script;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Body, Deadline, Delivery, Request, Stamp, Transport};
-use crate::unsent::{Messages, Unsent};
-
-/// Pauses before a request that the server did not carry out is sent again.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+use crate::unsent::Unsent;
 
 /// What most requests take for a lock with its key and arguments, and beside the locks.
 const BYTES: usize = 160;
@@ -49,7 +41,7 @@ pub(crate) struct Call<'a> {
     epoch: Option<(usize, u64)>,
     /// Where the moment stands in it after which it is late.
     not_after: Option<usize>,
-    unsent: Option<Arc<Unsent>>,
+    pub(crate) unsent: Option<Arc<Unsent>>,
 }
 
 /// An epoch as scripts take it, in the first bytes of an argument.
@@ -193,88 +185,71 @@ impl<'a> Call<'a> {
         request
     }
 
-    /// An answer to it, after the messages that came with it were sent.
-    pub(crate) async fn told(
-        &self,
-        mut answer: Answer,
-        transport: &dyn Transport,
-        deadline: Deadline,
-    ) -> Answer {
-        if let Some(sending) = self.tell(&mut answer, transport, deadline) {
-            sending.await;
-        }
-        answer
-    }
-
-    /// Takes from an answer the messages that came with it; what sends them.
-    fn tell<'c>(
-        &'c self,
-        answer: &mut Answer,
-        transport: &'c dyn Transport,
-        deadline: Deadline,
-    ) -> Option<BoxFuture<'c, ()>> {
-        let unsent = self.unsent.as_ref()?;
-        let messages = Messages::take_from(&mut answer.value)?;
-        Some(Box::pin(async move { unsent.send(&messages, transport, deadline).await }))
-    }
-
     /// As a part of many.
     pub(crate) fn by_digest(&self, delivery: Delivery) -> Request<'_> {
         Request { body: Body::Script { call: self, whole: false }, delivery }
     }
+}
 
-    /// Runs it. What is seldom needed has a place of its own, since each request makes room for the rest.
-    pub(crate) async fn run(
-        &self,
-        transport: &dyn Transport,
-        delivery: Delivery,
-        deadline: Deadline,
-    ) -> Result<Answer, Verdict> {
-        match transport.one(&self.by_digest(delivery), deadline).await {
-            Ok(mut answer) => {
-                if let Some(sending) = self.tell(&mut answer, transport, deadline) {
-                    sending.await;
-                }
-                Ok(answer)
-            }
-            Err(verdict) => Box::pin(self.run_on(verdict, transport, delivery, deadline)).await,
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Body<'a> {
+    /// A command that any server answers alike.
+    Plain(&'a Cmd),
+    /// A script, with all of it or only its digest.
+    Script { call: &'a Call<'a>, whole: bool },
+}
+
+/// A request, whose epoch is known only when a server was found for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) body: Body<'a>,
+    pub(crate) delivery: Delivery,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn plain(cmd: &'a Cmd) -> Self {
+        Self { body: Body::Plain(cmd), delivery: Delivery::None }
+    }
+
+    /// The slot of the keys in it, if there are any.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        match self.body {
+            Body::Plain(_) => None,
+            Body::Script { call, .. } => Some(call.slot()),
         }
     }
 
-    /// Goes on after this became of the first try.
-    async fn run_on(
-        &self,
-        mut verdict: Verdict,
-        transport: &dyn Transport,
-        delivery: Delivery,
-        deadline: Deadline,
-    ) -> Result<Answer, Verdict> {
-        let mut whole = false;
-        let mut reconnected = false;
-        let mut pause = PAUSE_MIN;
-        loop {
-            match verdict.next {
-                Next::SendSource if !whole => whole = true,
-                Next::Reconnect if !reconnected => reconnected = true,
-                Next::Retry => {
-                    // It may be another server that is asked next.
-                    whole = false;
-                    let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
-                    if next >= deadline.at {
-                        return Err(verdict);
-                    }
-                    sleep_until(next).await;
-                    pause = pause.saturating_mul(2).min(PAUSE_MAX);
-                }
-                Next::Fail | Next::Drop | Next::Reconnect | Next::SendSource => {
-                    return Err(verdict);
-                }
-            }
-            let request = Request { body: Body::Script { call: self, whole }, delivery };
-            verdict = match transport.one(&request, deadline).await {
-                Ok(answer) => return Ok(self.told(answer, transport, deadline).await),
-                Err(verdict) => verdict,
-            };
+    /// The request as it goes to a server of which this is known.
+    pub(crate) fn packed(&self, stamp: Stamp) -> Packed<'a> {
+        match self.body {
+            Body::Plain(cmd) => Packed::Command(Cow::Borrowed(cmd)),
+            Body::Script { call, whole } => Packed::Script { call, whole, stamp },
+        }
+    }
+}
+
+/// What goes to a server.
+pub(crate) enum Packed<'a> {
+    Command(Cow<'a, Cmd>),
+    Script { call: &'a Call<'a>, whole: bool, stamp: Stamp },
+}
+
+impl Packed<'_> {
+    /// As a command of the client library.
+    pub(crate) fn into_cmd(self) -> Cmd {
+        match self {
+            Self::Command(cmd) => cmd.into_owned(),
+            Self::Script { call, whole, stamp } => call.request(whole, stamp),
+        }
+    }
+}
+
+impl Write for Packed<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Command(cmd) => cmd.write(out),
+            Self::Script { call, whole, stamp } => call.write(*whole, *stamp, out),
         }
     }
 }

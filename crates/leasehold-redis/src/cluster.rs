@@ -25,12 +25,14 @@ use tokio::time::{Instant, timeout_at};
 use self::table::Table;
 use crate::access::Access;
 use crate::address::Endpoint;
+use crate::call::Request;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{Routing, Supervised};
 use crate::dial::FirstWords;
 use crate::ear::Ear;
+use crate::request::{Answer, Deadline, all_failed, here};
 use crate::sentinel::Found;
-use crate::transport::{Answer, Deadline, Part, Parts, Request, Transport, all_failed, here};
+use crate::transport::{Part, Parts, Transport};
 
 /// How long one node may take to give its table.
 const ASK_MAX: Duration = Duration::from_secs(1);

@@ -22,22 +22,18 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Link};
 use crate::addresses::Heard;
+use crate::call::{Packed, Request};
 use crate::classify::{Next, Verdict};
+use crate::pause::pause_after;
 use crate::replication::{Age, Replication};
+use crate::request::{Answer, Deadline, Delivery, all_failed, here, judged};
 use crate::role::Role;
 use crate::sentinel::{LOOK_EVERY, Said};
 use crate::server_clock::ServerClock;
-use crate::transport::{
-    Answer, Deadline, Delivery, Packed, Part, Request, Transport, all_failed, here, judged,
-};
+use crate::transport::{Part, Transport};
 
 /// Time-outs in a row after which a connection is given up.
 const SILENT_MAX: u32 = 2;
-
-/// Pauses between attempts to connect: short enough for a server that restarts, long enough that
-/// a thousand clients leave one that is down alone. Each is lengthened by up to half at random.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a caller who can go elsewhere waits for a connection.
 const HASTY_MAX: Duration = Duration::from_secs(1);
@@ -45,12 +41,6 @@ const HASTY_MAX: Duration = Duration::from_secs(1);
 /// Connections on which replicas are waited for. Requests about one lock share one, and what waits
 /// on it holds up the others.
 const LANES: u16 = 8;
-
-/// The pause after so many failures in a row.
-pub(crate) fn pause_after(failures: u32) -> Duration {
-    let pause = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(PAUSE_MAX);
-    pause.saturating_add(pause.mul_f64(fastrand::f64() / 2.0))
-}
 
 /// Which of them a slot's requests go over.
 pub(crate) fn lane_of(slot: u16) -> u16 {

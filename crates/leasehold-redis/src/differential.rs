@@ -34,10 +34,11 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use self::operation::{Home, Operation, Step, owner, sequence, waiter_that_asks_in_another_mode};
 use self::stored::Stored;
+use crate::call::Request;
 use crate::listen::first_in_line;
+use crate::request::Deadline;
 use crate::script::Scripts;
 use crate::store::RedisStore;
-use crate::transport::{Deadline, Request};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const CLOCK: &str = "clock";

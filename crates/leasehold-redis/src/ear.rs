@@ -4,12 +4,14 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use redis::{Cmd, RedisResult, Value, cmd};
+use futures_core::Stream as _;
+use redis::aio::PubSubStream;
+use redis::{Cmd, Msg, RedisResult, Value, cmd};
 
 use crate::classify::{Stage, Verdict, judge};
 use crate::dial::Socket;
+use crate::request::judged;
 use crate::resp::{Heard, Inbox, Outbox};
-use crate::transport::judged;
 
 /// The longest message in bytes: notifications have a few hundred.
 const SAID_MAX: usize = 1024 * 1024;
@@ -78,4 +80,9 @@ impl Ear {
 
 fn is_word(value: Option<&Value>, word: &[u8]) -> bool {
     matches!(value, Some(Value::BulkString(text)) if text == word)
+}
+
+/// The next message of a subscription; `None` when its connection has ended. Cancel safe.
+pub(crate) async fn next_message(stream: &mut PubSubStream) -> Option<Msg> {
+    poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
 }

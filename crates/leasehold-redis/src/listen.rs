@@ -2,15 +2,14 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_core::Stream as _;
 use leasehold_core::{BoxFuture, Listener, Wake};
+use redis::Value;
 use redis::aio::{PubSubSink, PubSubStream};
-use redis::{Msg, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -18,13 +17,13 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::access::Access;
 use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
-use crate::connection::pause_after;
-use crate::ear::Ear;
+use crate::ear::{Ear, next_message};
 use crate::forms::{Pack as _, Packed};
+use crate::pause::pause_after;
+use crate::request::{Deadline, here};
 use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::block;
-use crate::transport::{Deadline, here};
 
 /// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
 /// costs one request for each of its waiters.
@@ -348,11 +347,6 @@ impl Forwarder {
             }
         }
     }
-}
-
-/// The next message of a subscription; `None` when its connection has ended. Cancel safe.
-pub(crate) async fn next_message(stream: &mut PubSubStream) -> Option<Msg> {
-    poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
 }
 
 /// Whether the server answers, be it with an error.

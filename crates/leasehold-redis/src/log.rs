@@ -8,9 +8,9 @@ use leasehold_core::{BoxFuture, Error, ErrorKind, Key, LockLog, LogEntry, Result
 use redis::Value;
 
 use crate::call::Call;
+use crate::request::{Deadline, Delivery};
 use crate::script::Script;
 use crate::store::RedisStore;
-use crate::transport::{Deadline, Delivery};
 
 /// How long the log of a lock is kept after its last event: a week.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

@@ -9,7 +9,7 @@ use redis::{Cmd, Value, cmd};
 
 use crate::address::Endpoint;
 use crate::classify::{Next, Verdict};
-use crate::transport::judged;
+use crate::request::judged;
 
 /// What a server is, according to its answers.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
-use crate::connection::pause_after;
 use crate::dial::FirstWords;
-use crate::listen::next_message;
+use crate::ear::next_message;
 use crate::login::Logins;
+use crate::pause::pause_after;
+use crate::request::judged;
 use crate::sentinel::deployment::Circle;
 pub(crate) use crate::sentinel::deployment::{Found, Said};
-use crate::transport::judged;
 
 /// How long one sentinel may take.
 const ASK_MAX: Duration = Duration::from_secs(2);

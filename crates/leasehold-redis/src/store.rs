@@ -25,14 +25,16 @@ use redis::Value;
 use self::queue::{Combiner, Kind};
 use crate::builder::{LinkSecurity, RedisStoreBuilder};
 use crate::call::Call;
+use crate::call::Request;
 use crate::classify::{Next, Verdict};
 use crate::listen::{self, GrantSource, Source};
 use crate::names::Names;
 use crate::replication::Replication;
 use crate::reply;
+use crate::request::{Answer, Deadline, Delivery};
 use crate::script::Scripts;
 use crate::slot::slot_of;
-use crate::transport::{Answer, Deadline, Delivery, Request, Transport};
+use crate::transport::Transport;
 use crate::unsent::Unsent;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.

@@ -1,15 +1,9 @@
-//! Sends the notifications that a server lets no script publish, each as a command.
+//! Counts the notifications that a server lets no script publish, and those that get lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use leasehold_core::ErrorKind;
 use redis::{Cmd, Value};
-
-use crate::transport::{Deadline, Request, Transport};
-
-/// How long the answer that the messages came with is held back for them at most.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The metric of messages to waiters that could not be published.
 #[cfg(feature = "metrics")]
@@ -49,20 +43,9 @@ impl Messages {
         parts.pop();
         Some(messages)
     }
-
-    /// Sends them, and returns for each whether the server took it.
-    pub(crate) async fn send(
-        &self,
-        transport: &dyn Transport,
-        deadline: Deadline,
-    ) -> Vec<Result<(), ErrorKind>> {
-        let requests: Vec<_> = self.commands.iter().map(Request::plain).collect();
-        let answers = transport.many(&requests, deadline.at_most(PATIENCE)).await;
-        answers.into_iter().map(|it| it.map(drop).map_err(|verdict| verdict.kind)).collect()
-    }
 }
 
-/// What became of the messages of a store's scripts.
+/// Counts the notifications of a store's scripts that did not go out with them.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     lost: AtomicU64,
@@ -77,31 +60,27 @@ impl Unsent {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Sends what a script could not send, and counts what can't be sent at all.
-    pub(crate) async fn send(
-        &self,
-        messages: &Messages,
-        transport: &dyn Transport,
-        deadline: Deadline,
-    ) {
-        let why = &*messages.why;
+    /// Records that a script could not send these. Returns whether commands of their own are worth a try.
+    pub(crate) fn notice(&self, messages: &Messages) -> bool {
         if !self.noticed.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                why,
+                why = messages.why,
                 "the server lets no script send messages to waiters; each costs a command more, or \
                  the waiter finds out by asking"
             );
         }
-        let mut lost = messages.commands.len();
-        if !self.denied.load(Ordering::Relaxed) {
-            let sent = messages.send(transport, deadline).await;
-            lost = sent.iter().filter(|sent| sent.is_err()).count();
-            if sent.contains(&Err(ErrorKind::Denied)) {
-                self.denied.store(true, Ordering::Relaxed);
-            }
+        !self.denied.load(Ordering::Relaxed)
+    }
+
+    /// Records the results of those commands, if they were sent. A notification without a success is lost.
+    pub(crate) fn settle(&self, messages: &Messages, sent: &[Result<(), ErrorKind>]) {
+        if sent.contains(&Err(ErrorKind::Denied)) {
+            self.denied.store(true, Ordering::Relaxed);
         }
+        let arrived = sent.iter().filter(|sent| sent.is_ok()).count();
+        let lost = messages.commands.len().saturating_sub(arrived);
         if lost > 0 {
-            tracing::debug!(why, lost, "messages to waiters could not be sent");
+            tracing::debug!(why = messages.why, lost, "messages to waiters could not be sent");
             let lost = u64::try_from(lost).unwrap_or(u64::MAX);
             self.lost.fetch_add(lost, Ordering::Relaxed);
             #[cfg(feature = "metrics")]
@@ -113,6 +92,7 @@ impl Unsent {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use leasehold_core::doctor::Severity;
     use leasehold_core::{

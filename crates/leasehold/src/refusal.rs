@@ -28,7 +28,7 @@ pub(crate) fn refused(refusal: Refusal, asked: Kind) -> Error {
     }
 }
 
-/// So many wait that the caller does not.
+/// The queue is as long as the caller accepts.
 pub(crate) fn queue_full(waiters: u32) -> Error {
     let why = format!("{waiters} are waiting already, which is the limit asked for");
     Error::new(ErrorKind::Conflict, why).held_by(None, None)

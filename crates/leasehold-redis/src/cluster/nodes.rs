@@ -9,8 +9,8 @@ use super::{Cluster, Map};
 use crate::access::Access;
 use crate::address::Endpoint;
 use crate::classify::Verdict;
+use crate::request::Deadline;
 use crate::slot::slot_of;
-use crate::transport::Deadline;
 
 impl Cluster {
     /// The node of each key's slot; `None` if it is unknown.

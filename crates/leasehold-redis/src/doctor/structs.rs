@@ -8,9 +8,10 @@ use redis::Value;
 
 use super::rights::Spare;
 use crate::forms::{FAR, Pack as _};
+use crate::request::Deadline;
 use crate::script::Script;
 use crate::store::RedisStore;
-use crate::transport::{Deadline, Transport};
+use crate::transport::Transport;
 
 static REPACK: LazyLock<Script> =
     LazyLock::new(|| Script::without_comments(include_str!("../scripts/repack.lua")));

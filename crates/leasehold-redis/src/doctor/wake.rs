@@ -8,10 +8,12 @@ use tokio::time::timeout_at;
 
 use super::facts::word;
 use super::rights::{Lacking, Spare};
+use crate::asking::publish;
+use crate::call::{Body, Request};
 use crate::classify::Lack;
 use crate::listen::first_in_line;
+use crate::request::{Deadline, Delivery};
 use crate::store::RedisStore;
-use crate::transport::{Body, Deadline, Delivery, Request};
 use crate::unsent::Messages;
 
 /// A number that waiters never have: clients count theirs from 0.
@@ -106,7 +108,7 @@ impl RedisStore {
         };
         let unsent = Messages::take_from(&mut answer.value);
         if let Some(messages) = &unsent {
-            let sent = messages.send(transport, deadline).await;
+            let sent = publish(messages, transport, deadline).await;
             if sent.iter().any(Result::is_err) {
                 let why = word(&messages.why);
                 return silent(format!("the server refuses messages to waiters: {why}"));

@@ -33,8 +33,8 @@ use self::tracking::Servers;
 use self::watch::Watches;
 use crate::call::Call;
 use crate::listen::Source;
+use crate::request::{Deadline, Delivery};
 use crate::store::RedisStore;
-use crate::transport::{Deadline, Delivery};
 
 /// How long a lock without expiry counts as held.
 const WITHOUT_END: Duration = Duration::from_secs(365 * 24 * 60 * 60);

@@ -10,8 +10,10 @@ use leasehold_core::Effect;
 use redis::{Cmd, Value};
 
 use crate::call::Call;
+use crate::call::{Body, Request};
 use crate::classify::{Next, Verdict};
-use crate::transport::{Answer, Body, Deadline, Delivery, Request, Transport};
+use crate::request::{Answer, Deadline, Delivery};
+use crate::transport::Transport;
 
 /// Which command the server has, according to the tries so far.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use super::watch::{Seen, Watches};
 use crate::access::{Access, Tracking};
 use crate::address::Endpoint;
 use crate::classify::Verdict;
-use crate::connection::pause_after;
+use crate::pause::pause_after;
 
 /// How often an idle connection gets a request for a sign of life, and how long the answer may
 /// take.

@@ -23,7 +23,7 @@ use crate::access::Access;
 use crate::classify::Verdict;
 use crate::cluster::{Cluster, Map};
 use crate::listen::QUEUE_MAX;
-use crate::transport::{Deadline, here};
+use crate::request::{Deadline, here};
 
 /// When a key without a known node is looked up again.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -30,8 +30,8 @@ use crate::call::Call;
 use crate::classify::Verdict;
 use crate::connection::lane_of;
 use crate::reply;
+use crate::request::{Answer, Deadline, Delivery};
 use crate::slot::slot_of;
-use crate::transport::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits

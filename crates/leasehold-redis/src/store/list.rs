@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use leasehold_core::{Error, ErrorKind, Key, ListRequest, Listing, LockInfo, Result};
 
 use super::RedisStore;
+use crate::call::Request;
 use crate::classify::Verdict;
 use crate::reply;
-use crate::transport::{Deadline, Delivery, Request, Transport};
+use crate::request::{Deadline, Delivery};
+use crate::transport::Transport;
 
 /// Names that one `SCAN` looks at, and locks that one pipeline describes.
 const SCAN_COUNT: usize = 512;

@@ -7,7 +7,7 @@ use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use crate::classify::Verdict;
-use crate::transport::{Answer, Deadline, Delivery};
+use crate::request::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
 /// How many requests a script call holds if few wait: so the server carries some out while callers of

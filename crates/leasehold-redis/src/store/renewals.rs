@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::RedisStore;
 use crate::classify::{Next, Verdict};
 use crate::reply;
+use crate::request::{Answer, Deadline, Delivery};
 use crate::slot::slot_of;
-use crate::transport::{Answer, Deadline, Delivery};
 
 /// Locks renewed by one script: they keep a server for less than a tenth of a millisecond.
 const RENEW_CHUNK: usize = 20;

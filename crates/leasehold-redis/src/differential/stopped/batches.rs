@@ -11,7 +11,7 @@ use super::*;
 use crate::call::Call;
 use crate::differential::operation::{Ending, Renewal, Taking, ending, renewal, step, taking};
 use crate::reply;
-use crate::transport::Delivery;
+use crate::request::Delivery;
 use crate::words::Words;
 
 /// The number of locks.
