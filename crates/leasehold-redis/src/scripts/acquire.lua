@@ -90,8 +90,11 @@ for i = 1, #keys do
         put(token, pack('$HEARD', 'w', its_place, now, beat, window, behind, arrived) .. sub(record, from))
         latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
       end
-      -- Anything but a lock that can be shared at once.
-      if own or waits or after or waiters + closed > 0 or first_end <= now or not admits(mode, permits, its_limit) then
+      local unsettled = own or waits or waiters + closed > 0 or first_end <= now
+      if unsettled or after or not admits(mode, permits, its_limit) then
+        -- include: part
+      end
+      if unsettled then
         -- include: wide
         settle()
         own, record = what(token)

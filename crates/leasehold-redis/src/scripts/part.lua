@@ -1,4 +1,4 @@
--- Takes a sharer away. in: the lock at hand; crowd.lua
+-- Finds a sharer by its number or its end, and takes one away. in: the lock at hand; crowd.lua
 if not drop_hold then
   -- Takes a holder away; the last one gets its number.
   function drop_hold(its, record)
@@ -50,5 +50,21 @@ if not drop_hold then
     put(slot, its)
     put_hold(its, number, its_end, $ORIGIN, 0, 1, mode, permits, stamp .. '1 1  ')
     return its, get(its)
+  end
+
+  -- The record of the holder whose lease ends first; of more than $STEP, of one that ends soon.
+  function nearest_hold()
+    local kind, record = what(nearest > 0 and get(struct.pack('$SLOT', '@', nearest)))
+    if kind == $SHARES then return record end
+    local to, best, best_end, best_first, found = math.min(holders, $STEP), nil, nil, nil, nil
+    for number = 1, to do
+      local _, its_record = hold_at(number)
+      local _, _, its_end, first = struct.unpack('$SHARER', its_record)
+      if not best or its_end < best_end or its_end == best_end and first < best_first then
+        best, best_end, best_first, found = its_record, its_end, first, number
+      end
+    end
+    if to == holders then nearest, first_end = found, best_end end
+    return best
   end
 end

@@ -1,4 +1,4 @@
--- Makes what a queue, expired leases and the nearest end need.
+-- Makes what a queue and expired leases need.
 --
 -- One function is around all of it: Lua looks up what a function shares with its surroundings each time it makes it,
 -- and finds it at once in a function's own.
