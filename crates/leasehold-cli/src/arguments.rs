@@ -1,6 +1,7 @@
 //! Checks typed arguments where clap can't: names, combinations, fences.
 
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub(crate) fn within(
         && grace > longest / 2
     {
         return Err(Failure::usage(format!(
-            "a grace of {} is too long for --max-hold {}; give at most half of it",
+            "a grace of {} is too long for --max-hold {}; give at most half of that",
             length::typed(grace),
             length::typed(longest)
         )));
@@ -59,6 +60,20 @@ pub(crate) fn refuse_for(layout: Option<&Layout>, options: &[(bool, &str, &str)]
             Err(Failure::usage(format!("locks of {layout} have no {what}; leave {option} out")))
         }
     }
+}
+
+/// Judges what the names of locks are to begin with.
+pub(crate) fn prefix(typed: Option<&OsStr>) -> Outcome<&str> {
+    typed
+        .unwrap_or_default()
+        .to_str()
+        .ok_or_else(|| Failure::usage("the prefix is not UTF-8, as all names are; give another"))
+}
+
+/// Judges the limit of a semaphore.
+pub(crate) fn limit(typed: u32) -> Outcome<NonZeroU32> {
+    NonZeroU32::new(typed)
+        .ok_or_else(|| Failure::usage("a limit of 0 has no permits; give at least 1"))
 }
 
 /// Judges a fence.

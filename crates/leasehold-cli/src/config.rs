@@ -38,7 +38,10 @@ impl Config {
         if let Some(path) = named {
             return match Self::read(path)? {
                 Some(config) => Ok(config),
-                None => Err(Failure::config(format!("there is no config file {}", path.display()))),
+                None => Err(Failure::config(format!(
+                    "no config file {}; check the path",
+                    path.display()
+                ))),
             };
         }
         // A directory that depends on where the command is started would be one of many.
@@ -91,8 +94,8 @@ impl Config {
             }
             Err(error) => {
                 return Err(Failure::config(format!(
-                    "can't read the config file {shown}: {error}; without it the store may be \
-                     another one; set HOME or XDG_CONFIG_HOME right, or give --config"
+                    "can't read the config file {shown}, which may name the store: {error}; \
+                     correct HOME or XDG_CONFIG_HOME, or give --config"
                 )));
             }
         };
@@ -131,7 +134,7 @@ impl Config {
                     let forbidden = match value.as_str() {
                         "yes" => false,
                         "no" => true,
-                        _ => return Err(format!("`{key}` is \"yes\" or \"no\"")),
+                        _ => return Err(format!("`{key}` must be \"yes\" or \"no\"")),
                     };
                     config.no_default = Some((forbidden, path.to_owned()));
                 }
@@ -144,9 +147,11 @@ impl Config {
                     let length = duration::parse(&value);
                     config.retry_store = Some(length.map_err(|why| format!("`{key}`: {why}"))?);
                 }
-                "owner" if value.is_empty() => return Err("`owner` is empty; name one".to_owned()),
+                "owner" if value.is_empty() => {
+                    return Err("`owner` is empty; give a name".to_owned());
+                }
                 "owner" => config.owner = Some(value),
-                _ => return Err(format!("the key `{key}` is not known; there are {KEYS}")),
+                _ => return Err(format!("unknown key `{key}`; known are {KEYS}")),
             }
         }
         Ok(config)
@@ -173,7 +178,7 @@ pub(crate) fn read_small(file: &File, path: &Path) -> Outcome<String> {
     match limited.read_to_string(&mut text) {
         Ok(_) if limited.limit() > 0 => Ok(text),
         Ok(_) => Err(Failure::config(format!(
-            "{} is larger than {FILE_BYTES_MAX} bytes; it can't be what it should be",
+            "{} is larger than {FILE_BYTES_MAX} bytes; name another file",
             path.display()
         ))),
         Err(error) => Err(Failure::config(format!("can't read {}: {error}", path.display()))),
@@ -187,7 +192,7 @@ pub(crate) fn refuse_if_public(file: &File, path: &Path, what: &str) -> Outcome<
         .map_err(|error| Failure::config(format!("can't look at {}: {error}", path.display())))?;
     if metadata.is_file() && metadata.permissions().mode() & 0o007 != 0 {
         return Err(Failure::config(format!(
-            "everybody can get at the {what} {}; run `chmod o-rwx` on it",
+            "all users can read the {what} {}; run `chmod o-rwx` on it",
             path.display()
         )));
     }
@@ -219,8 +224,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_and_never_quoted() {
         for (text, expected) in [
-            ("sotre = 'redis://:sentinel@db'", "the key `sotre` is not known"),
-            ("sotre = 1", "the key `sotre` is not known"),
+            ("sotre = 'redis://:sentinel@db'", "unknown key `sotre`"),
+            ("sotre = 1", "unknown key `sotre`"),
             ("store = ['redis://:sentinel@db']", "`store` must be a string"),
             ("\nstore = redis://:sentinel@db", "line 2 is not valid TOML"),
             ("store = 'redis://:sentinel@db", "line 1 is not valid TOML"),
@@ -228,7 +233,7 @@ mod tests {
             ("ttl = '0s'", "`ttl`: a ttl of 0s is out of range"),
             ("retry_store = 'sentinel'", "`retry_store`: give seconds"),
             ("ttl = 30", "`ttl` must be a string"),
-            ("default_store = 'sentinel'", "`default_store` is \"yes\" or \"no\""),
+            ("default_store = 'sentinel'", "`default_store` must be \"yes\" or \"no\""),
             ("default_store = false", "`default_store` must be a string"),
         ] {
             let error = parse(text).unwrap_err();

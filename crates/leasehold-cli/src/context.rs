@@ -130,8 +130,7 @@ impl Context {
 
     /// The store did not answer in time.
     pub(crate) fn silent(&self) -> Error {
-        let why = "the store did not answer before the wait ran out, so the state of the lock is \
-                   unknown";
+        let why = "timed out while the store was away, so the state of the lock is unknown";
         let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::WaitOver);
         error.at_store(self.settings.place())
     }

@@ -35,21 +35,26 @@ pub(crate) fn state(info: &LockInfo) -> String {
             };
             let end = match is_endless(holder) {
                 true => "has no end: its key has no expiry".to_owned(),
-                false => format!("ends {} unless renewed", end(holder)),
+                false => format!("expires {} unless renewed", end(holder)),
             };
             format!("held by {}{note}{others}{since}, its lease {end}", owner(holder))
         }
-        (None, Some(left)) => format!("closed for another {}", duration::show(left)),
+        (None, Some(left)) => cooling(left),
         (None, None) => "free".to_owned(),
     };
     if let Kind::Semaphore { limit } = info.kind {
-        let (held, free) = (info.permits_held(), info.permits_free());
-        text.push_str(&format!("; {held} of {limit} permits are held, {free} free"));
+        let held = info.permits_held();
+        text.push_str(&format!(", {held} of {limit} permits held"));
     }
     if !info.waiters.is_empty() {
         text.push_str(&format!("; {} waiting", info.waiting()));
     }
     text
+}
+
+/// That a lock is free after this time.
+pub(crate) fn cooling(left: Duration) -> String {
+    format!("cooling down for another {}", duration::show(left))
 }
 
 /// Whether it has no end, as locks of other libraries may.
@@ -68,7 +73,7 @@ pub(crate) fn owner(holder: &HolderInfo) -> String {
 /// When its lease ends.
 pub(crate) fn end(holder: &HolderInfo) -> String {
     match is_endless(holder) {
-        true => "never: it has no expiry".to_owned(),
+        true => "never: its key has no expiry".to_owned(),
         false => format!("in {}", duration::show(holder.remaining)),
     }
 }
@@ -91,15 +96,20 @@ pub(crate) fn others_in_line(info: &LockInfo, of: &Client) -> String {
     }
     let names: Vec<String> =
         waiters.iter().take(WAITERS_TOLD).map(|waiter| waiter.owner.to_string()).collect();
-    let more = if waiters.len() > WAITERS_TOLD { ", …" } else { "" };
+    let more = if waiters.len() > WAITERS_TOLD { ", and more" } else { "" };
     let (noun, verb) = if waiting == 1 { ("other", "waits") } else { ("others", "wait") };
-    format!("; {waiting} {noun} {verb}: {}{more}", names.join(", "))
+    format!(". {waiting} {noun} {verb}: {}{more}", names.join(", "))
 }
 
-/// Where somebody who did not get a lock learns more.
-pub(crate) fn ask_why(key: &Key) -> String {
+/// The command that says more about a lock.
+pub(crate) fn why(key: &Key) -> String {
     let command = typed::command_on("why", key);
-    format!("; {}`{command}` says more", typed::shells_for(&command))
+    format!("{}`{command}`", typed::shells_for(&command))
+}
+
+/// Where a waiter that did not get a lock learns more.
+pub(crate) fn see_why(key: &Key) -> String {
+    format!(". See {}", why(key))
 }
 
 /// Says what is waited for.
@@ -223,7 +233,7 @@ pub(crate) mod tests {
     fn a_lease_without_an_end_is_told_as_that() {
         let mut info = hostile();
         assert!(
-            state(&info).contains(", its lease ends in 27s unless renewed"),
+            state(&info).contains(", its lease expires in 27s unless renewed"),
             "{}",
             state(&info)
         );

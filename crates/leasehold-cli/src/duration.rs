@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         && let Ok(seconds) = text.parse::<f64>()
     {
         return Duration::try_from_secs_f64(seconds)
-            .map_err(|_| "this many seconds are out of range".to_owned());
+            .map_err(|_| "too many seconds; give fewer".to_owned());
     }
     humantime::parse_duration(text).map_err(|_| GIVE.to_owned())
 }
@@ -54,10 +54,9 @@ pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
     let least = Ttl::MIN;
     match length >= least.duration() {
         true => Ok(length),
-        false => Err(format!(
-            "a longest hold of {} is too short; give at least {least}",
-            length::typed(length)
-        )),
+        false => {
+            Err(format!("--max-hold {} is too short; give at least {least}", length::typed(length)))
+        }
     }
 }
 

@@ -40,12 +40,12 @@ Exit codes:
   70     a fault in leasehold itself
   71     the operating system refuses, such as to start another process
   74     output can't be written
-  75     another holder has the lock, or it is closed, or the wait ran out (-E changes this)
-  76     the lock was lost: while the command ran, or before a renewal or release; or no holder has
-         what was to be taken away, asked for or changed
+  75     the lock is held or cooling down, or the wait timed out (-E changes this)
+  76     the lock was lost: while the command ran, or before a renewal or release; or `ask`,
+         `force-release` or `set-limit` found no such holder
   78     bad configuration: the config file, the store's URL, a password file
   79     `doctor` found something worse than a note
-  80     the command was ended because it took longer than --max-hold allows
+  80     the command was stopped after the time of --max-hold
   126    the command can't be executed
   127    the command is not found
   128+n  the command, or the wait for the lock, was ended by signal n

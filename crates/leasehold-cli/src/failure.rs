@@ -89,11 +89,11 @@ pub(crate) fn advice(error: &Error) -> Option<String> {
     Some(match error.reason()? {
         Reason::MissingRight => {
             let command = typed::command("doctor --acl --user NAME");
-            format!("`{command}` prints what a user needs, with `--feature log` for logs too")
+            format!("`{command}` prints the rights (for logs, with `--feature log`)")
         }
         Reason::OtherLimit => {
             let set = typed::command_on("set-limit", error.key()?);
-            format!("--stored-limit takes that, and `{set} LIMIT` changes it")
+            format!("take it by --stored-limit, or change it by `{set} LIMIT`")
         }
         reason @ (Reason::NoPassword | Reason::WrongPassword) => {
             let end = secret::end().filter(|_| reason == Reason::WrongPassword);
@@ -115,7 +115,11 @@ pub(crate) fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        // The lock and the store are named once.
+        let more = match error.downcast_ref::<Error>() {
+            Some(error) => format!("{error:#}"),
+            None => error.to_string(),
+        };
         // Some libraries repeat their cause in their own message.
         if !text.contains(&more) {
             text.push_str(": ");
@@ -138,6 +142,15 @@ mod tests {
         let cause = std::io::Error::other("connection refused");
         let error = Error::new(ErrorKind::Unavailable, "connection refused").caused_by(cause);
         assert_eq!(chain(&error), "connection refused");
+    }
+
+    #[test]
+    fn the_lock_and_the_store_are_named_once() {
+        let key = leasehold::Key::new("k").unwrap();
+        let at = |error: Error| error.during("acquire").on_key(&key).at_store("redis://h");
+        let cause = at(Error::new(ErrorKind::Unavailable, "refused"));
+        let error = at(Error::new(ErrorKind::Unavailable, "timed out")).caused_by(cause);
+        assert_eq!(chain(&error), "acquire \"k\" at redis://h: timed out: refused");
     }
 
     #[test]

@@ -39,11 +39,12 @@ impl Gate {
     ) -> Result<(), Refusal> {
         let host = only(headers, &HOST)?.ok_or((StatusCode::BAD_REQUEST, "no host is named"))?;
         if !self.is_ours(host) || uri.authority().is_some_and(|named| named.as_str() != host) {
-            let why = "this is not reached by that name; use its address, or name it with --host";
+            let why = "this server does not know that name; use its address, or name it with \
+                       --host";
             return Err((StatusCode::MISDIRECTED_REQUEST, why));
         }
         let reads = method == Method::GET;
-        let foreign = Err((StatusCode::FORBIDDEN, "another site's page asks"));
+        let foreign = Err((StatusCode::FORBIDDEN, "the request comes from a page of another site"));
         match only(headers, &ORIGIN)? {
             Some(origin) if !is_origin_of(origin, host) => return foreign,
             None if !reads => {
@@ -78,7 +79,11 @@ impl Gate {
 
     fn check_token(&self, shown: Option<&str>) -> Result<(), Refusal> {
         let Some(token) = &self.token else {
-            return Err((StatusCode::FORBIDDEN, "this only shows; --allow-release changes that"));
+            return Err((
+                StatusCode::FORBIDDEN,
+                "this page only shows; start it with \
+                                                --allow-release",
+            ));
         };
         if shown.is_some_and(|shown| is_same(shown.as_bytes(), token.as_bytes())) {
             return Ok(());
@@ -97,7 +102,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
     match (value.map(|value| value.to_str()), more) {
         (None, _) => Ok(None),
         (Some(Ok(value)), None) => Ok(Some(value)),
-        _ => Err((StatusCode::BAD_REQUEST, "a header stands there twice, or is no text")),
+        _ => Err((StatusCode::BAD_REQUEST, "a header is sent twice, or is not text")),
     }
 }
 
@@ -196,6 +201,6 @@ mod tests {
             assert!(why.contains("`Origin` header of this page is missing"), "{method}: {why}");
         }
         headers.append("origin", "http://evil.example".parse().unwrap());
-        assert!(why(Method::POST, &headers).1.contains("another site's page"));
+        assert!(why(Method::POST, &headers).1.contains("another site"));
     }
 }

@@ -9,6 +9,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 use libc::c_int;
 use rustix::io::FdFlags;
 
+use crate::failure::{Failure, Outcome};
+
 /// One past the highest signal number there is anywhere.
 const SIGNALS_END: c_int = 65;
 
@@ -116,7 +118,11 @@ pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T 
 
 /// The open descriptors above 2, in ascending order. This makes the listing of them too, which is closed
 /// by then.
-pub(crate) fn open_files() -> io::Result<Vec<RawFd>> {
+pub(crate) fn open_files() -> Outcome<Vec<RawFd>> {
+    list_open().map_err(|error| Failure::system("list the open files", &error))
+}
+
+fn list_open() -> io::Result<Vec<RawFd>> {
     let directory = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
     let listed: Vec<RawFd> = std::fs::read_dir(directory)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -146,7 +152,7 @@ pub(crate) fn close_on_exec_except(kept: &[RawFd]) -> io::Result<()> {
             return Ok(());
         }
     }
-    for number in open_files()?.into_iter().filter(|number| !kept.contains(number)) {
+    for number in list_open()?.into_iter().filter(|number| !kept.contains(number)) {
         // SAFETY: the number is used for two calls, which touch no memory; should it be closed
         // meanwhile, as that of the listing is, they fail and nothing happens.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };

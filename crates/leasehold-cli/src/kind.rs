@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::arguments;
 use crate::cli::Kinds;
 use crate::failure::{Failure, Outcome};
 
@@ -40,24 +41,18 @@ impl Kind {
             return refuse(&format!("{one} and {other} are different kinds of locks; give one"));
         }
         if let Some(kind) = first.filter(|kind| names > 1 && *kind != "--exclusive") {
-            return refuse(&format!(
-                "several locks are held alone; leave {kind} out, or give one name"
-            ));
+            return refuse(&format!("{kind} takes one lock; leave it out, or give one name"));
         }
         if *stored_limit && limit.is_none() {
-            return refuse("--stored-limit takes another limit than N; give --limit N too");
+            return refuse("--stored-limit needs --limit N; give both");
         }
         match (limit, permits) {
-            (None, Some(_)) => {
-                refuse("--permits are out of a limit that all agree on; give --limit N too")
+            (None, Some(_)) => refuse("--permits needs --limit N; give both"),
+            (Some(0), _) => arguments::limit(0).map(|_| Self::Exclusive),
+            (Some(_), Some(0)) => refuse("--permits 0 takes nothing; give at least 1"),
+            (Some(limit), Some(count)) if count > limit => {
+                refuse(&format!("{count} permits are more than the limit of {limit}; give fewer"))
             }
-            (Some(0), _) => {
-                refuse("with a limit of 0 nobody could ever get a permit; give at least 1")
-            }
-            (Some(_), Some(0)) => refuse("--permits 0 takes nothing; take at least 1"),
-            (Some(limit), Some(count)) if count > limit => refuse(&format!(
-                "{count} permits are more than the limit of {limit}; ask for fewer"
-            )),
             (Some(limit), count) => Ok(Self::Permits {
                 count: count.unwrap_or(1),
                 limit: *limit,
@@ -79,11 +74,11 @@ impl Kind {
                 refuse("--once-per never waits for the next period; leave --wait out")
             }
             Self::OncePer(_) if cooldown => {
-                refuse("--once-per closes the lock from its grant on; leave --cooldown out")
+                refuse("--once-per has a cooldown of its own; leave --cooldown out")
             }
-            Self::Shared | Self::Permits { .. } if cooldown => refuse(
-                "a cool-down closes the lock also to those who share it; leave --cooldown out",
-            ),
+            Self::Shared | Self::Permits { .. } if cooldown => {
+                refuse("a cooldown would also stop those who share the lock; leave --cooldown out")
+            }
             _ => Ok(()),
         }
     }

@@ -57,7 +57,7 @@ fn of_line(line: &str, layout: Option<&Layout>) -> Outcome<DetachedLease> {
     match (named, layout.map(ToString::to_string)) {
         (named, given) if named == given => lease(text),
         (Some(named), _) => Err(Failure::usage(format!(
-            "the lease is of a lock that is kept as another library does; give --interop {}",
+            "the lease is of a lock of another library; give --interop {}",
             escape::terminal(&named)
         ))),
         // What is no lease at all is of no lock.
@@ -102,8 +102,8 @@ impl Taken {
     pub(crate) fn elsewhere(&self, place: &str) -> Option<String> {
         self.place_but(place).map(|taken_at| {
             format!(
-                "it is not held there; it was taken at {taken_at}: if that is another store, name it \
-                 with --store, and if it is the same, the lease was lost"
+                "it is not held here, but was taken at {taken_at}; name that store with --store. \
+                 If it is this one, the lease is lost"
             )
         })
     }
@@ -118,7 +118,12 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
         written = file.metadata().and_then(|file| file.modified()).ok();
         read_limited(file).map_err(refuse)?
     } else if let Some(text) = given(LEASE_VARIABLE)? {
-        text.into_string().map_err(|_| Failure::usage(format!("{LEASE_VARIABLE} is no lease")))?
+        text.into_string().map_err(|_| {
+            Failure::usage(format!(
+                "{LEASE_VARIABLE} is not a lease; \
+                                                               give what `acquire` printed"
+            ))
+        })?
     } else {
         read_limited(io::stdin().lock())
             .map_err(|error| Failure::usage(format!("can't read standard input: {error}")))?
@@ -126,10 +131,10 @@ pub(crate) fn read(source: &LeaseSource, layout: Option<&Layout>) -> Outcome<Tak
     let is_empty = text.trim().is_empty();
     let nothing = || match &source.lease_file {
         Some(path) if is_empty => {
-            Failure::usage(format!("{} is empty: no lease was written to it", path.display()))
+            Failure::usage(format!("{} is empty; name the file of a lease", path.display()))
         }
         Some(path) => Failure::usage(format!(
-            "{} has no lease, only where one was taken; name the file of a lease",
+            "{} has no lease in it; name the file of a lease",
             path.display()
         )),
         None => Failure::usage(format!(
@@ -171,8 +176,8 @@ pub(crate) fn has_no_store(operation: &str, place: &str) -> Failure {
     Failure::new(
         Exit::Lost,
         format!(
-            "{operation} at {place}: there is no store; a lease that was taken there is lost, and \
-             for one that was taken elsewhere name that store"
+            "{operation} at {place}: no store is there; a lease that was taken there is lost. For \
+             a lease of another store, name that store"
         ),
     )
 }
@@ -191,7 +196,7 @@ impl<'a> LeaseFile<'a> {
         let shown = path.display();
         if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
             return Err(Failure::usage(format!(
-                "{shown} is there, and is no regular file; name another"
+                "{shown} is not a regular file; name another file"
             )));
         }
         replaced::try_beside(path).map_err(|error| {
@@ -221,8 +226,7 @@ impl<'a> LeaseFile<'a> {
         }
         let parsed = parse(&text, self.layout).map_err(|Failure { message, .. }| {
             Failure::usage(format!(
-                "{shown} is there and holds no lease that can be judged ({message}); remove it, or \
-                 name another file"
+                "{shown} has no readable lease ({message}); remove it, or name another file"
             ))
         });
         let (leases, place) = parsed?;

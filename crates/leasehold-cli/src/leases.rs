@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use crate::failure::chain;
 use crate::{describe, failure, output, status};
 
-/// How often a holder that does not wait to be asked looks at what its renewals have told it.
+/// How often a holder without `--on-ask` looks whether its renewals carried a release request.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Held leases, in the order in which their names were given.
@@ -33,30 +34,32 @@ enum Grip {
     Once(OnceGuard),
 }
 
-/// What becomes of the lock after the release.
+/// The state of the lock after the release.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Cooldown {
-    /// What was said when it was taken.
+    /// The cooldown of the grant.
     #[default]
     AsGranted,
-    /// It stays closed for so long.
+    /// A cooldown of this length.
     For(leasehold::Cooldown),
-    /// It is open again, where taking it closed it.
+    /// No period: the lock is free again.
     Reopen,
 }
 
 impl Held {
     pub(crate) fn new(client: &Client, guards: Vec<Guard>, numbers: Numbers) -> Self {
-        let leases = Leases(guards.iter().map(|guard| guard.lease().clone()).collect(), numbers);
+        let held = guards.iter().map(|guard| guard.lease().clone()).collect();
+        let leases = Leases { held, numbers, at: client.location().into() };
         Self { client: client.clone(), grip: Grip::Guards(guards), leases }
     }
 
     pub(crate) fn once(client: &Client, guard: OnceGuard) -> Self {
-        let leases = Leases(vec![guard.lease().clone()], Numbers::Fences);
+        let (held, at) = (vec![guard.lease().clone()], client.location().into());
+        let leases = Leases { held, numbers: Numbers::Fences, at };
         Self { client: client.clone(), grip: Grip::Once(guard), leases }
     }
 
-    /// The leases, for whoever works under them.
+    /// The leases, for the work under them.
     pub(crate) const fn leases(&self) -> &Leases {
         &self.leases
     }
@@ -69,9 +72,9 @@ impl Held {
         }
     }
 
-    /// Ends all leases, and says of each what there is to be told; not of what was lost before, of which that
-    /// was told. `limited`: whether the longest hold made the leases short; `hear_by`: until when an answer is waited for
-    /// that did not come in time.
+    /// Ends all leases, with a message for each that needs one. A lease that was lost before had
+    /// its message then. `limited`: whether `--max-hold` made the leases short; `hear_by`: the end
+    /// of the wait for a delayed answer.
     pub(crate) async fn give_up(
         self,
         cooldown: Cooldown,
@@ -88,14 +91,14 @@ impl Held {
         let in_time = Instant::now() < deadline;
         let given_up = ended.into_iter().map(|(key, released)| {
             status::released(&key, &released);
-            let said = told_of_release(&key, &released, cooldown, limited, in_time);
+            let said = leases.told_of_release(&key, &released, cooldown, limited, in_time);
             let said = said.filter(|_| !lost.contains(&key));
             GivenUp { key, released, said }
         });
         given_up.collect()
     }
 
-    /// Ends all leases, at the same time, and says of each how that went.
+    /// Ends all leases at the same time, with the outcome of each.
     async fn release(self, cooldown: Cooldown) -> Vec<(Key, Result<Release>)> {
         match (self.grip, cooldown) {
             (Grip::Once(guard), Cooldown::Reopen) => {
@@ -111,7 +114,7 @@ impl Held {
     }
 }
 
-/// Learns what became of releases that were not answered: the client asks for them again in the background.
+/// Gets the outcomes of unanswered releases, which the client retries in the background.
 async fn hear_again(ended: &mut [(Key, Result<Release>)], leases: &Leases, mut events: LockEvents) {
     let unanswered = ended.iter_mut().filter(|(_, how)| matches!(how, Ok(Release::Unknown)));
     let mut unanswered: Vec<_> = unanswered.collect();
@@ -134,54 +137,12 @@ async fn hear_again(ended: &mut [(Key, Result<Release>)], leases: &Leases, mut e
 pub(crate) struct GivenUp {
     pub(crate) key: Key,
     pub(crate) released: Result<Release>,
-    /// What is to be told of it.
+    /// A message about it, if one is needed.
     pub(crate) said: Option<String>,
 }
 
-/// What is told of a release, in the same words whichever command had the lock; nothing of one that went well.
-fn told_of_release(
-    key: &Key,
-    released: &Result<Release>,
-    cooldown: Cooldown,
-    limited: bool,
-    in_time: bool,
-) -> Option<String> {
-    let at_worst = match cooldown {
-        Cooldown::For(_) => {
-            "the lock may stay held until its ttl runs out, and is then free at once: its cool-down may \
-             not have been set"
-        }
-        Cooldown::AsGranted | Cooldown::Reopen => "the lock may stay held until its ttl runs out",
-    };
-    Some(match released {
-        Ok(Release::Released) => return None,
-        Ok(Release::Late { by }) => {
-            let shortened = if limited { ", which --max-hold limits," } else { "" };
-            let before = describe::before(*by, "the release");
-            format!(
-                "warning: release \"{key}\": its lease ran out {before}; nobody else has held it since, \
-                 but the ttl{shortened} is too short"
-            )
-        }
-        Ok(Release::NotHeld) if in_time => format!(
-            "lost \"{key}\": it was taken away, or the store has forgotten it, before the release; \
-             somebody else may have held it meanwhile"
-        ),
-        Ok(Release::NotHeld) => format!(
-            "\"{key}\" may have been lost: the store answered the release only after the lease had run out, \
-             too late to tell whether somebody else held it"
-        ),
-        Ok(_) => {
-            format!("warning: release \"{key}\": the store did not answer the release; {at_worst}")
-        }
-        // What is damaged does not end with the ttl; its error says what to do.
-        Err(error) if error.kind() == ErrorKind::Corrupt => format!("warning: {}", chain(error)),
-        Err(error) => format!("warning: {}; {at_worst}", chain(error)),
-    })
-}
-
-/// It begins with the call: a task that is cut short before its first step must not release the
-/// lock without what it was to do besides.
+/// Begins with the call, so that a task that is cancelled before its first step still sets the
+/// cooldown.
 fn release(
     guard: Guard,
     cooldown: Cooldown,
@@ -194,17 +155,22 @@ fn release(
     async { (key, outcome.await) }
 }
 
-/// Views of leases that are held together: they hold while each of them does.
+/// Views of leases that are held together: they are held while each of them is.
 #[derive(Clone, Debug)]
-pub(crate) struct Leases(Vec<HeldLease>, Numbers);
+pub(crate) struct Leases {
+    held: Vec<HeldLease>,
+    numbers: Numbers,
+    /// The store, as messages name it.
+    at: Arc<str>,
+}
 
-/// What the numbers of leases are good for.
+/// The meaning of the numbers of leases.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Numbers {
     /// They are leasehold's fences.
     #[default]
     Fences,
-    /// They are the counter of another library's.
+    /// They are the counter of another library.
     Counter,
     /// There are none.
     Nothing,
@@ -231,12 +197,12 @@ impl Numbers {
 
 impl Leases {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldLease> {
-        self.0.iter()
+        self.held.iter()
     }
 
-    /// What their numbers are good for.
+    /// The meaning of their numbers.
     pub(crate) const fn numbers(&self) -> Numbers {
-        self.1
+        self.numbers
     }
 
     /// Returns when one of them is lost.
@@ -248,23 +214,23 @@ impl Leases {
         self.iter().all(HeldLease::is_held)
     }
 
-    /// For how long all of them are held for certain.
+    /// How long all of them are held for certain.
     pub(crate) fn remaining(&self) -> Duration {
         self.iter().map(HeldLease::remaining).min().unwrap_or_default()
     }
 
-    /// How long it is until the store may grant the first of them to somebody else.
+    /// The time until the store may grant the first of them to another holder.
     pub(crate) fn until_deadline(&self) -> Duration {
         self.iter().map(HeldLease::until_deadline).min().unwrap_or_default()
     }
 
-    /// Tells of each lease that is lost and of why, in the same words whichever command had it; `then`
-    /// says what follows. Whether all of them ended with the longest time that they may be held.
+    /// Prints a message for each lost lease, which is the same in all commands; `then` says what
+    /// follows. Returns whether all of them ended by `--max-hold`.
     pub(crate) fn tell_of_losses(&self, then: &str) -> bool {
         self.losses(then, output::message)
     }
 
-    /// As [`tell_of_losses`](Self::tell_of_losses), by other means than standard error.
+    /// Does the same as [`tell_of_losses`](Self::tell_of_losses) with another printer.
     pub(crate) fn losses(&self, then: &str, tell: impl Fn(&str)) -> bool {
         let losses: Vec<_> = self.iter().filter_map(|lease| Some((lease, lease.loss()?))).collect();
         for (lease, loss) in &losses {
@@ -277,13 +243,60 @@ impl Leases {
     fn told(&self, lease: &HeldLease, loss: &Loss, then: &str) -> String {
         let key = lease.key();
         if loss.reason() == LossReason::MaxHold {
-            return format!("\"{key}\" has been held for as long as --max-hold allows{then}");
+            return format!("\"{key}\" was held for as long as --max-hold allows{then}");
         }
         let fence = self.numbers().text(lease.fence_even_if_lost());
         let fence = fence.map_or_else(String::new, |fence| format!(" (fence {fence})"));
-        let advice = loss.error().and_then(failure::advice);
-        let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
-        format!("lost \"{key}\"{fence}: {loss}{advice}{then}")
+        let next = match loss.error().and_then(failure::advice) {
+            Some(advice) => format!("; {advice}"),
+            None => after_a_loss(key, self.numbers),
+        };
+        format!("lost \"{key}\" at {}{fence}: {loss:#}{then}{next}", self.at)
+    }
+
+    /// The message about a release, which is the same in all commands. A release in time has none.
+    fn told_of_release(
+        &self,
+        key: &Key,
+        released: &Result<Release>,
+        cooldown: Cooldown,
+        limited: bool,
+        in_time: bool,
+    ) -> Option<String> {
+        let at = &self.at;
+        let at_worst = match cooldown {
+            Cooldown::For(_) => {
+                "the lock may stay held until its lease expires, and may have no cooldown then"
+            }
+            Cooldown::AsGranted | Cooldown::Reopen => {
+                "the lock may stay held until its lease expires"
+            }
+        };
+        Some(match released {
+            Ok(Release::Released) => return None,
+            Ok(Release::Late { by }) => {
+                let option = if limited { "--max-hold" } else { "--ttl" };
+                let expired = expired(*by, "the release");
+                format!("warning: release \"{key}\" at {at}: {expired}. Give a longer {option}")
+            }
+            Ok(Release::NotHeld) if in_time => {
+                let next = after_a_loss(key, self.numbers);
+                format!("lost \"{key}\" at {at}: {TAKEN}{next}")
+            }
+            Ok(Release::NotHeld) => {
+                let next = after_a_loss(key, self.numbers);
+                format!(
+                    "\"{key}\" at {at} may have been lost: its release was answered after the lease \
+                     had expired{next}"
+                )
+            }
+            Ok(_) => format!("warning: release \"{key}\" at {at}: no answer; {at_worst}"),
+            // What is damaged does not end with the ttl; its error says what to do.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                format!("warning: {}", chain(error))
+            }
+            Err(error) => format!("warning: {}; {at_worst}", chain(error)),
+        })
     }
 
     /// Each name with the fence as it is shown.
@@ -296,8 +309,8 @@ impl Leases {
         quoted(self.iter().map(HeldLease::key))
     }
 
-    /// Returns when somebody asks for one of them, with a sentence about that; never when none is
-    /// asked for. With `at_once` it learns of it by looking, else by the renewals.
+    /// Returns at a release request for one of them, with a sentence about it. With `at_once` it
+    /// polls the store, else it relies on the renewals.
     pub(crate) async fn asked(&self, client: &Client, at_once: bool) -> String {
         loop {
             if let Some(lease) = self.iter().find(|lease| lease.is_asked()) {
@@ -310,8 +323,8 @@ impl Leases {
                         .and_then(|holder| holder.asked_by),
                     _ => None,
                 };
-                let by = by.map_or_else(|| "somebody".to_owned(), |by| by.to_string());
-                return format!("{by} asks to let go of \"{key}\" (fence {fence})");
+                let by = by.map_or_else(|| "another program".to_owned(), |by| by.to_string());
+                return format!("{by} requests the release of \"{key}\" (fence {fence})");
             }
             if !self.is_held() {
                 return std::future::pending().await;
@@ -323,6 +336,31 @@ impl Leases {
             }
         }
     }
+}
+
+/// The causes of a lease that ended before its expiry.
+pub(crate) const TAKEN: &str = "force-released, or the store lost its data";
+
+/// The advice after a loss.
+fn after_a_loss(key: &Key, numbers: Numbers) -> String {
+    let why = match numbers {
+        Numbers::Fences => format!(", and see {}", describe::why(key)),
+        // `why` does not know locks of other libraries.
+        Numbers::Counter | Numbers::Nothing => String::new(),
+    };
+    format!(". Check its last writes{why}")
+}
+
+/// The message about a lost lease that another process may have ended.
+pub(crate) fn is_lost(key: &Key, layout: Option<&Layout>) -> String {
+    let next = after_a_loss(key, Numbers::of(layout));
+    format!("the lease is lost: it expired, was released before, or was force-released{next}")
+}
+
+/// The message that a lease expired before a moment, and the lock stayed free.
+pub(crate) fn expired(by: Option<Duration>, moment: &str) -> String {
+    let before = describe::before(by, moment);
+    format!("the lease expired {before}, though no other holder has come since")
 }
 
 /// Names for people: `"a"`, `"b"`.

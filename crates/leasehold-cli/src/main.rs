@@ -101,8 +101,7 @@ fn start(inherited: Inherited) -> Outcome {
     };
     // To be known before this process opens any.
     let files = match &cli.command {
-        Command::Run(_) | Command::Elect(_) => inherited::open_files()
-            .map_err(|error| Failure::system("look at the open files", &error))?,
+        Command::Run(_) | Command::Elect(_) => inherited::open_files()?,
         _ => Vec::new(),
     };
     match &cli.command {

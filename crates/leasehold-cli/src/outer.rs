@@ -167,7 +167,7 @@ impl Outer {
         match self.in_the_way(info, kind) {
             None => Ok(()),
             Some(fence) => Err(format!(
-                "\"{}\" is held by a command around this one (fence {fence}), which would wait for \
+                "\"{}\" is held by a command around this one (fence {fence}), so it would wait for \
                  itself; leave the inner lock out, or give --wait-for-outer",
                 info.key
             )),

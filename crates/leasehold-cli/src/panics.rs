@@ -51,12 +51,12 @@ fn failure(text: &str) -> Failure {
         return Failure::new(
             Exit::System,
             format!(
-                "the system has no thread, file descriptor or memory left for leasehold; raise the \
-                 limits (`ulimit -u`, `ulimit -n`, `ulimit -v`): {text}"
+                "no thread, file descriptor or memory is left ({text}); raise the limits (`ulimit \
+                 -u`, `ulimit -n`, `ulimit -v`)"
             ),
         );
     }
-    Failure::new(Exit::Internal, format!("a fault in leasehold itself, please report it: {text}"))
+    Failure::new(Exit::Internal, format!("a fault in leasehold itself: {text}; please report it"))
 }
 
 #[cfg(test)]

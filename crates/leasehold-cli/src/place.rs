@@ -17,12 +17,12 @@ pub(crate) fn check(url: &str) -> Result<(), String> {
                 |_| "write embedded:/PATH".to_owned(),
                 |whole| {
                     let whole = whole.display();
-                    format!("if you mean the one below here, write embedded:{whole}")
+                    format!("for the one below this directory, write embedded:{whole}")
                 },
             );
             return Err(format!(
-                "the directory {path} of the store is not absolute, so it would be another one \
-                 wherever the command is started; {advice}"
+                "the directory {path} of the store is relative, so each working directory has \
+                 another store; {advice}"
             ));
         }
     }
@@ -146,7 +146,7 @@ fn judge(path: &str) -> Result<(), String> {
     if path.starts_with('~') {
         let home = env::var("HOME").unwrap_or_else(|_| "/home/USER".to_owned());
         let rest = path.trim_start_matches('~').trim_start_matches('/');
-        return Err(format!("~ stands for nothing here; write embedded:{home}/{rest}"));
+        return Err(format!("~ is not replaced here; write embedded:{home}/{rest}"));
     }
     Ok(())
 }
@@ -192,8 +192,8 @@ mod tests {
             ("/tmp/foo", "did you mean embedded:/tmp/foo?"),
             ("./foo", "did you mean embedded:./foo?"),
             ("", "give a URL such as"),
-            ("embedded:locks", "not absolute"),
-            ("quorum:redis://a,embedded:locks,redis://b", "not absolute"),
+            ("embedded:locks", "is relative"),
+            ("quorum:redis://a,embedded:locks,redis://b", "is relative"),
             ("embedded:~/locks", "write embedded:/"),
         ] {
             let error = check(url).unwrap_err();

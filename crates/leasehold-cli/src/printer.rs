@@ -52,7 +52,10 @@ impl Queue {
         }
         match std::mem::take(&mut self.left_out) {
             0 => None,
-            n => Some(format!("leasehold: {n} messages were left out, since nobody read them\n")),
+            n => Some(format!(
+                "leasehold: {n} messages were left out, since standard error was not \
+                               read\n"
+            )),
         }
     }
 }

@@ -92,8 +92,8 @@ impl Request {
         let no_room = !meta.is_empty() && layout.is_some_and(|layout| !layout.has_metadata());
         let no_owner = owner.is_some() && layout.is_some_and(|layout| !layout.has_owner());
         let lacks = [
-            (kind == Kind::Shared, "--shared", "holders beside each other"),
-            (matches!(kind, Kind::Permits { .. }), "--limit", "holders beside each other"),
+            (kind == Kind::Shared, "--shared", "shared holds"),
+            (matches!(kind, Kind::Permits { .. }), "--limit", "shared holds"),
             (matches!(kind, Kind::OncePer(_)), "--once-per", "periods"),
             (no_room, "--meta", "room for metadata"),
             (no_owner, "--owner", "room for an owner"),
@@ -103,9 +103,7 @@ impl Request {
         let room = Metadata::MAX_BYTES.saturating_sub(NOTE_MAX);
         if notes.len() > room {
             let have = notes.len();
-            return Err(Failure::usage(format!(
-                "the metadata of --meta has {have} bytes; at most {room} are allowed"
-            )));
+            return Err(Failure::usage(format!("--meta has {have} bytes; give at most {room}")));
         }
         let outer = if layout.is_none() { Outer::of_environment() } else { Outer::default() };
         Ok(Self {
@@ -256,8 +254,8 @@ impl Request {
                     Err(down) => Err(Failure::new(
                         Exit::Store,
                         format!(
-                            "the wait for {} ran out while the store was away, so the state of the \
-                             lock is unknown: {}",
+                            "{}: timed out while the store was away, so the state of the lock is \
+                             unknown: {}",
                             self.names(),
                             chain(&down)
                         ),
@@ -286,7 +284,7 @@ impl Request {
             None => options,
         };
         let Some(key) = self.keys.first() else {
-            return Err(Error::new(ErrorKind::Config, "no lock was named; name at least one"));
+            return Err(Error::new(ErrorKind::Config, "no lock is named; name at least one"));
         };
         let guard = match self.kind {
             Kind::Exclusive if self.keys.len() > 1 => {
@@ -345,14 +343,18 @@ impl Request {
                 if let Err(why) = self.refuse_itself(&info) {
                     return why;
                 }
-                let early = self.came_early(Some(&info));
-                format!("\"{}\" at {at} is {}{early}", info.key, describe::state(&info))
+                let mut more = self.came_early(Some(&info));
+                // `why` does not know locks of other libraries.
+                if more.is_empty() && self.numbers == Numbers::Fences {
+                    more = describe::see_why(&info.key);
+                }
+                format!("\"{}\" at {at} is {}{more}", info.key, describe::state(&info))
             }
             Ok(None) if matches!(self.kind, Kind::OncePer(_)) => {
-                format!("{} at {at} was not open yet{}", self.names(), self.came_early(None))
+                format!("{} at {at} was cooling down{}", self.names(), self.came_early(None))
             }
             // It came free in between, or the store can't say.
-            _ => format!("{} at {at} was held by somebody else", self.names()),
+            _ => format!("{} at {at} was held by another holder", self.names()),
         }
     }
 
@@ -367,8 +369,8 @@ impl Request {
         }
         let period = duration::show(period);
         format!(
-            ": less than 5 % of the period of {period} was left, so this start came a little early; for a \
-             schedule, give a period that is clearly shorter than its interval"
+            ". Less than 5 % of the period of {period} was left; give a period clearly shorter \
+             than the interval of the schedule"
         )
     }
 
@@ -425,7 +427,7 @@ impl Request {
                     let mut line = info.waiters.iter();
                     let mine = line.position(|waiter| client.is_own(waiter.mark));
                     let place = mine.map_or_else(String::new, |place| {
-                        format!("; this is number {} in line", place.saturating_add(1))
+                        format!(", this one at position {}", place.saturating_add(1))
                     });
                     let mut holders = info.holders.iter();
                     let unconfirmed = holders.len() > 0
@@ -478,11 +480,11 @@ impl Request {
             for circle in graph::chains(&info, &locks, &Name::around) {
                 if matches!(circle, Chain::Circle(_)) {
                     let steps: Vec<String> = circle.steps().collect();
-                    text.push_str(&format!("; they wait in a circle: {}", steps.join(", and ")));
+                    text.push_str(&format!(". Deadlock: {}", steps.join(", and ")));
                 }
             }
         }
-        text + &describe::ask_why(&info.key)
+        text + &describe::see_why(&info.key)
     }
 }
 

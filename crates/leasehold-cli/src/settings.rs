@@ -56,9 +56,9 @@ impl fmt::Display for Source {
             Self::Variable => write!(f, "by {STORE_VARIABLE}"),
             Self::File(path) => write!(f, "by the config file {}", path.display()),
             Self::Default if EmbeddedStore::default_is_shared() => {
-                f.write_str("by nobody, so it is this machine's default store")
+                f.write_str("nowhere, so it is this machine's default store")
             }
-            Self::Default => f.write_str("by nobody, so it is this user's default store"),
+            Self::Default => f.write_str("nowhere, so it is this user's default store"),
         }
     }
 }
@@ -139,22 +139,22 @@ impl Settings {
             secret::remember_those_of(&store);
             if source == Source::Option {
                 output::message(
-                    "warning: every user of this machine can read the password in --store; put \
-                     it into LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE",
+                    "warning: other users of this machine can read the password in --store; put it \
+                     into LEASEHOLD_PASSWORD, a --password-file or LEASEHOLD_STORE",
                 );
             }
         }
         let in_quorum = store.starts_with("quorum:") && store.contains("memory:");
         if store.trim_end_matches(':') == "memory" || in_quorum {
             return Err(Failure::config(
-                "memory: is private to one process, so a command can keep nobody out with it; \
-                 use embedded: or redis://",
+                "memory: is private to one process, so it excludes no other command; use embedded: \
+                 or redis://",
             ));
         }
         if read.as_ref().and_then(StoreUrl::nodes) == Some(1) && !global.quiet {
             output::message(
-                "warning: a quorum of one node has no other to decide with; name 3 or 5, or the node \
-                 alone",
+                "warning: a quorum of one node tolerates no failure; name 3 or 5 nodes, or that \
+                 node without quorum:",
             );
         }
         let has_password =
@@ -200,8 +200,8 @@ impl Settings {
             _ => return Ok(("embedded:".to_owned(), Source::Default)),
         };
         Err(Failure::config(format!(
-            "no store is named, and {forbidden_by} forbids the default one; name a store in \
-             --store, {STORE_VARIABLE} or a config file"
+            "no store is named, and {forbidden_by} forbids the default store; name one in --store, \
+             {STORE_VARIABLE} or a config file"
         )))
     }
 
@@ -257,12 +257,12 @@ impl Settings {
             && (!self.is_on_a_server() || self.store.starts_with("quorum"))
         {
             return Err(Failure::config(format!(
-                "locks of {layout} are in a Redis server; name it, as in --store redis://HOST"
+                "locks of {layout} are in a Redis server; name it with --store redis://HOST"
             )));
         }
         if let (Some(Layout::Symfony), Some(_)) = (layout, leftovers) {
             return Err(Failure::usage(
-                "all locks of symfony have an end; leave --expire-leftovers out",
+                "all locks of symfony expire; leave --expire-leftovers out",
             ));
         }
         self.layout = layout.cloned();
@@ -394,8 +394,8 @@ fn judged(value: OsString, name: &str) -> Outcome<String> {
     // It would be another directory of that name, or another name on the server.
     if url.trim() != url || url.contains(char::is_control) {
         return Err(Failure::config(format!(
-            "{name}: the store's URL has a blank at an end, or a control character; a file with \
-             lines of Windows leaves one"
+            "{name}: the URL begins or ends in a blank, or has a control character; remove it \
+             (lines of Windows end in one)"
         )));
     }
     place::check(&url).map_err(|why| Failure::config(format!("{name}: {why}")))?;
@@ -404,7 +404,7 @@ fn judged(value: OsString, name: &str) -> Outcome<String> {
 
 fn text(value: OsString, name: &str) -> Outcome<String> {
     // The value itself may be secret, so the message does not repeat it.
-    value.into_string().map_err(|_| Failure::config(format!("{name} is not UTF-8")))
+    value.into_string().map_err(|_| Failure::config(format!("{name} is not UTF-8; correct it")))
 }
 
 fn read_password(path: &Path) -> Outcome<String> {
@@ -416,7 +416,10 @@ fn read_password(path: &Path) -> Outcome<String> {
     let text = read_small(&file, path)?;
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(Failure::config(format!("the first line of the password file {shown} is empty"))),
+        _ => Err(Failure::config(format!(
+            "the first line of the password file {shown} is empty; \
+                                          write the password there"
+        ))),
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn begin(path: &Path, command: &'static str, keys: &[OsString]) -> Ou
     let shown = path.display();
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
         return Err(Failure::usage(format!(
-            "--status {shown}: it is there, and is no regular file"
+            "--status {shown} is not a regular file; name another file"
         )));
     }
     let lease = |key: &OsString| Lease {

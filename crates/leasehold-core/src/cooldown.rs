@@ -42,7 +42,7 @@ impl Cooldown {
             _ => Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "a cool-down of {} is out of range; give {}",
+                    "a cooldown of {} is out of range; give {}",
                     length::typed(length),
                     Self::RANGE
                 ),

@@ -288,9 +288,10 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, key, store, message, contention, nodes, .. } = &*self.inner;
+impl Error {
+    /// Writes what failed: the operation, the lock and the store.
+    fn write_subject(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { operation, key, store, .. } = &*self.inner;
         if let Some(operation) = operation {
             write!(f, "{operation}")?;
         }
@@ -310,7 +311,31 @@ impl fmt::Display for Error {
                 if store.as_ref().is_some_and(|store| store.ends_with(':')) { "" } else { ":" };
             write!(f, "{colon} ")?;
         }
+        Ok(())
+    }
+
+    /// When the store can do what was requested, unless the errors of its nodes or the cause have
+    /// it.
+    fn ready_in(&self) -> Option<Duration> {
+        let Inner { passes_in, nodes, source, .. } = &*self.inner;
+        let is_said = !nodes.is_empty()
+            || source.as_ref().is_some_and(|source| source.downcast_ref::<Self>().is_some());
+        passes_in.filter(|_| !is_said)
+    }
+}
+
+/// The alternate form (`{:#}`) leaves out the operation, the lock and the store, for a sentence that
+/// names them already.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { message, contention, nodes, .. } = &*self.inner;
+        if !f.alternate() {
+            self.write_subject(f)?;
+        }
         f.write_str(message)?;
+        if let Some(left) = self.ready_in() {
+            write!(f, "; ready in {}", length::measured(whole_ms(left)))?;
+        }
         if let Some(Contention { holder: Some(holder), .. }) = contention {
             match holder.owner.as_str() {
                 "" if holder.is_foreign() => f.write_str("; held by another program")?,
@@ -327,18 +352,18 @@ impl fmt::Display for Error {
         match contention {
             Some(Contention { holder: Some(_), retry_after: Some(left) }) => {
                 match whole_ms(*left) {
-                    Duration::ZERO => f.write_str("; its lease ends now unless renewed")?,
+                    Duration::ZERO => f.write_str(", lease expires now unless renewed")?,
                     left if left > Ttl::MAX.duration() => {
-                        f.write_str("; its lease has no end, since its key has no expiry")?;
+                        f.write_str(", lease without end: its key has no expiry")?;
                     }
                     left => {
-                        write!(f, "; its lease ends in {} unless renewed", length::measured(left))?
+                        write!(f, ", lease expires in {} unless renewed", length::measured(left))?
                     }
                 }
             }
             Some(Contention { holder: None, retry_after: Some(left) }) if !left.is_zero() => {
                 let left = (*left).max(Duration::from_millis(1));
-                write!(f, "; nobody holds it, but it stays closed for {}", length::measured(left))?;
+                write!(f, "; cooling down for another {}", length::measured(left))?;
             }
             _ => {}
         }
@@ -398,7 +423,9 @@ mod tests {
 
     #[test]
     fn an_end_that_is_near_is_told_without_nanoseconds() {
-        for (ns, told) in [(0, "ends now"), (999_999, "ends now"), (1_499_999, "ends in 1.0ms")] {
+        for (ns, told) in
+            [(0, "expires now"), (999_999, "expires now"), (1_499_999, "expires in 1.0ms")]
+        {
             let left = Duration::from_nanos(ns);
             let holder = HolderInfo::new(Mode::Exclusive, Fence::new(0, 1).unwrap(), left, left);
             let error = Error::new(ErrorKind::Timeout, "why").held_by(Some(holder), Some(left));
@@ -407,7 +434,23 @@ mod tests {
         }
         let closed =
             Error::new(ErrorKind::Timeout, "why").held_by(None, Some(Duration::from_nanos(1)));
-        assert!(closed.to_string().ends_with("closed for 1.0ms"), "{closed}");
+        assert!(closed.to_string().ends_with("; cooling down for another 1.0ms"), "{closed}");
+    }
+
+    #[test]
+    fn the_alternate_form_leaves_out_operation_key_and_store() {
+        let error = Error::new(ErrorKind::Timeout, "no answer within 2s");
+        let error = error.during("acquire").on_key(&Key::new("k").unwrap()).at_store("redis://h");
+        assert_eq!(format!("{error:#}"), "no answer within 2s");
+    }
+
+    #[test]
+    fn when_a_store_is_ready_is_said_once_by_the_error_that_knows_why() {
+        let left = Duration::from_secs(47);
+        let error = Error::new(ErrorKind::Unavailable, "warming up").passes_in(left);
+        assert_eq!(error.to_string(), "warming up; ready in 47.0s");
+        let wait = Error::new(ErrorKind::Unavailable, "timed out").passes_in(left);
+        assert_eq!(wait.caused_by(error).to_string(), "timed out");
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Fence {
         if i64::try_from(value).is_err() {
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("{value} is no fence; it does not fit 63 bits"),
+                format!("{value} is not a fence; give a number below 2^63"),
             ));
         }
         Ok(Self(value))

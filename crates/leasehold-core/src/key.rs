@@ -27,11 +27,11 @@ impl Key {
         let name = name.as_ref();
         let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
         if name.is_empty() {
-            return refuse("a lock's name is empty; give it 1 to 512 bytes".into());
+            return refuse("a lock's name is empty; give 1 to 512 bytes".into());
         }
         if name.len() > Self::MAX_BYTES {
             let len = name.len();
-            return refuse(format!("a lock's name has {len} bytes; at most 512 are allowed"));
+            return refuse(format!("a lock's name has {len} bytes; give at most 512"));
         }
         if let Some((at, _)) = name.char_indices().find(|(_, c)| c.is_control()) {
             let shown = escape::terminal(name);
@@ -54,7 +54,7 @@ impl Key {
                 let at = error.valid_up_to();
                 Err(Error::new(
                     ErrorKind::Config,
-                    format!("a lock's name is not UTF-8 (first bad byte at {at})"),
+                    format!("a lock's name is not UTF-8 (first bad byte at {at}); correct it"),
                 ))
             }
         }

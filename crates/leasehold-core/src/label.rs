@@ -27,7 +27,7 @@ macro_rules! label {
                     let (len, max) = (text.len(), Self::MAX_BYTES);
                     return Err(Error::new(
                         ErrorKind::Config,
-                        format!("{} has {len} bytes; at most {max} are allowed", $what),
+                        format!("{} has {len} bytes; give at most {max}", $what),
                     ));
                 }
                 Ok(Self::of(text))

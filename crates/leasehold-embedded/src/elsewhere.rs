@@ -86,7 +86,7 @@ impl EmbeddedStoreOptions {
         let store = format!("embedded:{}", path.as_ref().display());
         Err(Error::new(
             ErrorKind::Unsupported,
-            "the embedded store exists on Unix systems only; use a Redis server",
+            "the embedded store needs a Unix system; use a Redis server",
         )
         .at_store(store))
     }

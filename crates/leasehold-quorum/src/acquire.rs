@@ -24,8 +24,8 @@ impl Nodes {
         if request.mode != Mode::Exclusive {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a quorum keeps exclusive leases only: majorities can't count permits, and shared \
-                 leases would get the same fences; use a single store for them",
+                "a quorum has exclusive locks only; use a single store for shared locks and \
+                 permits",
             ));
         }
         self.check_ttl(request.ttl)?;
@@ -39,7 +39,7 @@ impl Nodes {
             Ok(_turn) => self.acquire_in_turn(&request, ttl, until).await,
             Err(_) => Err(Error::new(
                 ErrorKind::Unavailable,
-                "another acquisition with the same token was not done in time",
+                "another acquisition with the same token did not end in time",
             )
             .with_reason(Reason::NoAnswer)),
         };
@@ -57,7 +57,7 @@ impl Nodes {
         until: Instant,
     ) -> Result<Acquire> {
         if self.tokens.is_given_up(request.token) {
-            let why = "this token was given up; ask with a new one";
+            let why = "this token was abandoned; use a new one";
             return Err(Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied));
         }
         let left = until.saturating_duration_since(Instant::now());

@@ -368,8 +368,8 @@ impl Ballot {
                 let error = Error::new(
                     ErrorKind::Config,
                     format!(
-                        "it is the same server as {} under another name, and has one vote; name \
-                         each server once",
+                        "the same server as {} under another name, which has one vote; name each \
+                         server once",
                         name(first)
                     ),
                 )

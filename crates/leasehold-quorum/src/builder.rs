@@ -88,17 +88,17 @@ impl QuorumStoreBuilder {
         let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
         if stores.is_empty() || stores.len() > NODES_MAX {
             return refuse(format!(
-                "a quorum of {} nodes can't be; give 3 or 5, at most {NODES_MAX}",
+                "a quorum of {} nodes is impossible; give 3 or 5, at most {NODES_MAX}",
                 stores.len()
             ));
         }
         if node_timeout.is_zero() {
-            return refuse("a node time-out of zero leaves no time to answer".to_owned());
+            return refuse("a node timeout of zero leaves no time to answer; give more".to_owned());
         }
         let max_ttl = max_ttl?;
         if max_ttl.duration() < MAX_TTL_MIN {
             return refuse(format!(
-                "a longest ttl of {max_ttl} is too short; give at least {MAX_TTL_MIN:?}"
+                "max_ttl {max_ttl} is too short; give at least {MAX_TTL_MIN:?}"
             ));
         }
         let names: Vec<String> = stores.iter().map(|store| store.location()).collect();
@@ -106,14 +106,15 @@ impl QuorumStoreBuilder {
             let before = stores.iter().take(at);
             if before.into_iter().any(|other| Arc::ptr_eq(other, store)) {
                 return refuse(format!(
-                    "{} stands twice among the nodes, and would have two votes",
+                    "{} is named twice, which would give it two votes; name each node once",
                     store.location()
                 ));
             }
         }
         if stores.len() == 1 {
             tracing::warn!(
-                "a quorum of one node has no other to decide with; give 3 or 5, or the node alone"
+                "a quorum of one node tolerates no failure; give 3 or 5 nodes, or that node \
+                 without a quorum"
             );
         }
         let paces = stores.iter().map(|_| Arc::default()).collect();

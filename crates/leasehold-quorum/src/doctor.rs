@@ -37,15 +37,14 @@ impl Nodes {
         {
             findings.extend(errors.iter().map(|(node, error)| {
                 let found = format!("this node {what}: {error}");
-                let means = "it counts as one that is gone";
+                let means = "it counts as a missing node";
                 let finding = Finding::new(Severity::Warning, topic, found, means);
                 finding.at_store(location(*node))
             }));
         }
         findings.extend(twins.iter().map(|(one, other)| {
             let found = format!("{} and {} are one server", location(*one), location(*other));
-            let means = "it has one vote, so the quorum is smaller than it looks, and fewer of its \
-                         servers may fail";
+            let means = "it has one vote, so fewer servers may fail than it seems";
             let finding = Finding::new(Severity::Problem, doctor::IDENTITY, found, means);
             finding.advise("name each server once in the quorum's URL")
         }));
@@ -84,11 +83,13 @@ impl Nodes {
         ends.sort_unstable();
         let lacking = missing.len().saturating_sub(spare);
         let means = match (lacking, spare.saturating_sub(missing.len())) {
-            (0, 0) => "no further node may fail, or no lock can be had".to_owned(),
-            (0, more) => format!("locks can be had until {more} more fail"),
+            (0, 0) => "if one more node fails, no lock can be taken".to_owned(),
+            (0, more) => format!("locks can be taken until {more} more fail"),
             _ => match ends.get(lacking.saturating_sub(1)) {
-                Some(left) => format!("no lock can be had for another {}", length::measured(*left)),
-                None => "no lock can be had".to_owned(),
+                Some(left) => {
+                    format!("no lock can be taken for another {}", length::measured(*left))
+                }
+                None => "no lock can be taken".to_owned(),
             },
         };
         let severity = match (missing.len(), spare) {
@@ -101,8 +102,8 @@ impl Nodes {
             (0, 0) => finding.advise("use 3 or 5 nodes"),
             (0, _) => finding,
             (missing, _) if missing == ends.len() => finding.advise(
-                "wait until they count; keep_leases=yes spares the wait where every node writes \
-                 each lease to its disk (appendonly yes, appendfsync always)",
+                "wait until they count, or set keep_leases=yes if every node writes each lease to \
+                 its disk (appendonly yes, appendfsync always)",
             ),
             _ => finding.advise("bring the missing nodes back, one at a time"),
         }
@@ -116,15 +117,15 @@ impl Nodes {
             doctor::PERSISTENCE if !self.keep_leases && finding.severity == Severity::Warning => {
                 finding.severity = Severity::Note;
                 finding.means =
-                    "after a restart it has no vote until all leases are over that it may \
-                                 have forgotten; no lock can be had while too many are so young"
+                    "after a restart a node has no vote until all leases that it may have lost are \
+                     over"
                         .into();
                 finding.advice = None;
             }
             doctor::CLOCK if finding.severity > Severity::Fine && !self.keep_leases => {
                 finding.means = format!(
-                    "no two hold a lock for that; but where times of day of nodes are {} or more \
-                     apart and nodes forget their data, a later fence can be lower",
+                    "where the clocks of nodes differ by {} or more and nodes lose their data, a \
+                     later fence can be lower",
                     self.max_ttl
                 )
                 .into();

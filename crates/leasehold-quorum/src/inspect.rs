@@ -76,7 +76,7 @@ impl Views {
         let readable = nodes.count().saturating_sub(self.unknown());
         let kind = self.unreadable.first().filter(|_| readable < nodes.majority())?.kind();
         let (bad, all) = (self.unreadable.len(), nodes.count());
-        let why = format!("{bad} of {all} nodes can't read what they have of it");
+        let why = format!("{bad} of {all} nodes can't read their record of it");
         Some(Error::new(kind, why).during("list").on_key(key).at_nodes(self.unreadable.clone()))
     }
 

@@ -79,8 +79,8 @@ impl Nodes {
         Err(Error::new(
             ErrorKind::Config,
             format!(
-                "a ttl of {ttl} is longer than the {longest} that this quorum was told to be the \
-                 longest; give a shorter one, or all users a longer max_ttl"
+                "a ttl of {ttl} is longer than max_ttl ({longest}); give a shorter ttl, or all \
+                 users a longer max_ttl"
             ),
         ))
     }
@@ -131,10 +131,7 @@ impl Nodes {
         async move {
             let Some(age) = question.await?.filter(|age| *age < enough) else { return Ok(()) };
             let left = enough.saturating_sub(age);
-            let why = format!(
-                "it was started not long ago and may have forgotten leases; it counts in {}",
-                length::measured(left)
-            );
+            let why = format!("warming up after its start, ready in {}", length::measured(left));
             let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::TooYoung);
             let error = error.passes_in(left);
             Err(error.at_store(location.unwrap_or_default()))
@@ -152,8 +149,11 @@ impl Nodes {
         };
         let not_applied = errors.iter().all(|error| error.effect() == Effect::NotApplied);
         let effect = if not_applied && did == 0 { Effect::NotApplied } else { Effect::Unknown };
-        let why =
-            format!("{did} of {} nodes {what}, and it takes {}", self.count(), self.majority());
+        let why = format!(
+            "{did} of {} nodes {what}, and the quorum needs {}",
+            self.count(),
+            self.majority()
+        );
         let error = Error::new(kind.unwrap_or(ErrorKind::Unavailable), why).with_effect(effect);
         let mut ends: Vec<Duration> = errors.iter().filter_map(Error::retry_after).collect();
         ends.sort_unstable();

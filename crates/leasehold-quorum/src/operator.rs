@@ -47,7 +47,7 @@ impl Nodes {
         match (asked, errors.is_empty()) {
             (true, _) => Ok(Ask::Asked { holders: 1 }),
             (false, true) => Ok(Ask::NotHeld),
-            (false, false) => Err(self.too_few(0, "could be told", errors)),
+            (false, false) => Err(self.too_few(0, "got the request", errors)),
         }
     }
 
@@ -92,7 +92,7 @@ impl Nodes {
             return Ok(ForceRelease::Released);
         }
         if others.is_empty() {
-            return Err(self.too_few(gone, "took the lease away", errors));
+            return Err(self.too_few(gone, "force-released the lease", errors));
         }
         Ok(ForceRelease::OtherFence { fences: vec![lease.holder.fence] })
     }

@@ -110,7 +110,7 @@ impl Nodes {
                 Some((_, Ok(_))) => released = released.saturating_add(1),
                 Some((_, Err(error))) => errors.push(error),
                 None if released.saturating_add(not_held) < self.majority() => {
-                    break Err(self.too_few(released, "gave it up", errors));
+                    break Err(self.too_few(released, "released it", errors));
                 }
                 // The rest of a lease at a minority is not a lease.
                 None if released.saturating_add(errors.len()) >= self.majority() => {

@@ -169,7 +169,7 @@ impl Store for QuorumStore {
         _requests: &'a [AcquireRequest],
         _within: Duration,
     ) -> BoxFuture<'a, Result<AcquireAll>> {
-        let why = "a quorum takes one lock at a time; take several one after the other";
+        let why = "a quorum takes one lock at a time; take several in turn";
         Box::pin(std::future::ready(Err(self.unsupported(why, "acquire all"))))
     }
 
@@ -178,7 +178,7 @@ impl Store for QuorumStore {
         request: &'a ConvertRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Convert>> {
-        let error = self.unsupported("a quorum keeps exclusive leases only", "convert");
+        let error = self.unsupported("a quorum has exclusive locks only", "convert");
         Box::pin(std::future::ready(Err(error.on_key(&request.key))))
     }
 
@@ -187,7 +187,7 @@ impl Store for QuorumStore {
         request: &'a SetLimitRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<SetLimit>> {
-        let error = self.unsupported("a quorum keeps no semaphores", "set limit");
+        let error = self.unsupported("a quorum has no semaphores", "set limit");
         Box::pin(std::future::ready(Err(error.on_key(&request.key))))
     }
 
@@ -239,7 +239,7 @@ impl Store for QuorumStore {
         _client: ClientId,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
-        let why = "the nodes of a quorum have no common line; waiters ask again by themselves";
+        let why = "a quorum has no common queue; waiters poll";
         Box::pin(std::future::ready(Err(self.unsupported(why, "listen"))))
     }
 

@@ -149,7 +149,7 @@ impl Nodes {
                 answer => {
                     let error = answer.err();
                     tracing::debug!(
-                        target: "leasehold", key = %one.undoing.key(), ?error, "given up later"
+                        target: "leasehold", key = %one.undoing.key(), ?error, "released later"
                     );
                     self.tokens.undone(one.undoing.token(), Some(node));
                 }

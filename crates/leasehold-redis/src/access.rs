@@ -313,7 +313,7 @@ impl Access {
                     Ok(link)
                 }
                 () = sentinels.elsewhere(&found.endpoint) => {
-                    Err(Verdict::nobody_yet("the sentinels have named another primary"))
+                    Err(Verdict::nobody_yet("the sentinels named another primary"))
                 }
             },
         }
@@ -415,8 +415,8 @@ impl Access {
                 let role = role.unwrap_or_default();
                 if !role.is_primary() {
                     return Err(Verdict::nobody_yet(
-                        "the server that the sentinels name as primary is a replica, or not one \
-                         yet",
+                        "the server that the sentinels name as primary is a replica, or not yet a \
+                         primary",
                     ));
                 }
                 role.check_alone(&found.endpoint)?;
@@ -510,10 +510,10 @@ impl Access {
             let waited = self.connect_timeout;
             // A server without TLS takes the greeting for the start of a command and waits.
             let hint = match endpoint {
-                Endpoint::Tcp { tls: Some(_), .. } => "; does this port speak TLS",
+                Endpoint::Tcp { tls: Some(_), .. } => "; if the port has no TLS, use redis://",
                 Endpoint::Tcp { tls: None, .. } | Endpoint::Unix(_) => "",
             };
-            Err(Verdict::unconnected(format!("the server did not answer within {waited:?}{hint}"))
+            Err(Verdict::unconnected(format!("no answer within {waited:?}{hint}"))
                 .because(Reason::NoAnswer))
         })
     }

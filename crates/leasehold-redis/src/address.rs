@@ -214,12 +214,10 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let hosts = Hosts::split(url);
         let url = Url::parse(&hosts.url).map_err(|error| {
-            refuse(format!(
-                "the store's URL can't be read: {error}; it looks like redis://host:6379"
-            ))
+            refuse(format!("the store's URL is not valid: {error}; write redis://host:6379"))
         })?;
         if url.fragment().is_some() {
-            return Err(refuse("a store's URL has no part after #; encode a # in it as %23"));
+            return Err(refuse("the store's URL has a #; encode it as %23"));
         }
         let tls = || Some(TlsFiles::default());
         let mut address = match url.scheme() {
@@ -232,16 +230,16 @@ impl Address {
             "redis+unix" | "valkey+unix" | "unix" => Self::unix(&url)?,
             other => {
                 return Err(refuse(format!(
-                    "{} is no scheme of a Redis store; use redis, rediss (TLS), redis+sentinel, \
-                     redis+cluster, redis+unix, or the same with valkey",
+                    "unknown scheme {}; use redis, rediss (TLS), redis+sentinel, redis+cluster, \
+                     redis+unix, or the same with valkey",
                     escape::terminal(other)
                 )));
             }
         };
         if hosts.doubtful_login && address.topology != Topology::Single {
             return Err(refuse(
-                "user and password stand once, before the first host, and are for all; encode an \
-                 @ in them as %40",
+                "user and password are given once, before the first host; encode an @ in them as \
+                 %40",
             ));
         }
         let mut said = BTreeSet::new();
@@ -249,22 +247,20 @@ impl Address {
             address.set(&key, &value)?;
             // A known option, so it can't be part of a password.
             if let Some(key) = said.replace(key) {
-                return Err(refuse(format!("the store's URL says {key} twice; say it once")));
+                return Err(refuse(format!("the store's URL sets {key} twice; set it once")));
             }
         }
         if let Endpoint::Tcp { tls: Some(files), .. } = &address.endpoint
             && files.certificate.is_some() != files.key.is_some()
         {
-            return Err(refuse("certfile and keyfile go together; give both or neither"));
+            return Err(refuse("certfile and keyfile belong together; give both"));
         }
         for (password, file) in [
             (&address.password, &address.password_file),
             (&address.sentinel_password, &address.sentinel_password_file),
         ] {
             if password.is_some() && file.is_some() {
-                return Err(refuse(
-                    "the store's URL gives a password and a file with one; keep one",
-                ));
+                return Err(refuse("the store's URL has a password and a password file; keep one"));
             }
         }
         address.more = hosts.more.iter().map(|host| address.other(host)).collect::<Result<_>>()?;
@@ -278,14 +274,13 @@ impl Address {
             Topology::Cluster => DEFAULT_PORT,
             Topology::Single => {
                 return Err(refuse(
-                    "several hosts are sentinels or nodes of a cluster; write redis+sentinel:// \
-                     or redis+cluster://",
+                    "several hosts need redis+sentinel:// or redis+cluster://; write one of these",
                 ));
             }
         };
         let bad = || {
             refuse(
-                "the store's URL has a host that can't be read; separate them by commas, as in \
+                "the store's URL has an invalid host; write them with commas, as in \
                  redis+cluster://host:7000,host:7001",
             )
         };
@@ -341,7 +336,7 @@ impl Address {
         let name = decoded(url.path().trim_start_matches('/'))?;
         if name.is_empty() || name.contains(|c: char| c == '/' || c.is_control()) {
             return Err(refuse(
-                "the URL ends in the name that the sentinels have for the primary, as in \
+                "the URL must end in the sentinels' name for the primary, as in \
                  redis+sentinel://host:26379/mymaster",
             ));
         }
@@ -352,7 +347,7 @@ impl Address {
     fn cluster(url: &Url, tls: Option<TlsFiles>) -> Result<Self> {
         let mut address = Self::remote(url, tls, DEFAULT_PORT)?;
         if !matches!(url.path(), "" | "/" | "/0") {
-            return Err(refuse("a cluster has no databases to choose from; leave the number out"));
+            return Err(refuse("a cluster has one database; leave the number out"));
         }
         address.topology = Topology::Cluster;
         Ok(address)
@@ -370,7 +365,10 @@ impl Address {
 
     fn unix(url: &Url) -> Result<Self> {
         if url.host().is_some_and(|host| !host.to_string().is_empty()) {
-            return Err(refuse("a socket's path is absolute; write redis+unix:///path/to/socket"));
+            return Err(refuse(
+                "the path of a socket is absolute; write \
+                               redis+unix:///path/to/socket",
+            ));
         }
         if !url.path().starts_with('/') || url.path().len() < 2 {
             return Err(refuse("the URL names no socket; write redis+unix:///path/to/socket"));
@@ -393,13 +391,13 @@ impl Address {
                 self.resp3 = match value {
                     "resp2" => false,
                     "resp3" => true,
-                    _ => return Err(refuse("protocol is resp2 or resp3")),
+                    _ => return Err(refuse("protocol must be resp2 or resp3")),
                 }
             }
             "replicas" => match value.parse() {
                 Ok(count) if count <= REPLICAS_MAX => self.replicas = Some(count),
                 _ => {
-                    return Err(refuse("replicas is how many must have a grant, as in replicas=1"));
+                    return Err(refuse("replicas must be a number of replicas, as in replicas=1"));
                 }
             },
             "replicate_timeout" => self.replicate_timeout = Some(patience(value)?),
@@ -413,22 +411,22 @@ impl Address {
             "sentinel_user" if by_sentinel => self.sentinel_user = Some(value.to_owned()),
             "sentinel_password" if by_sentinel => self.sentinel_password = Some(value.to_owned()),
             "sentinel_user" | "sentinel_password" | "sentinel_password_file" => {
-                return Err(refuse(format!("{key} is for redis+sentinel:// alone")));
+                return Err(refuse(format!("{key} is for redis+sentinel:// only; leave it out")));
             }
             "db" if on_unix || by_sentinel => self.database = database(value)?,
             "user" if on_unix => self.user = Some(value.to_owned()),
             "pass" if on_unix => self.password = Some(value.to_owned()),
             "db" if self.topology == Topology::Cluster => {
-                return Err(refuse("a cluster has no databases to choose from; leave db out"));
+                return Err(refuse("a cluster has one database; leave db out"));
             }
             "db" | "user" | "pass" => {
                 return Err(refuse(format!(
-                    "{key} is for sockets; write redis://user:password@host:port/db"
+                    "{key} is for sockets only; write redis://user:password@host:port/db"
                 )));
             }
             "cafile" | "certfile" | "keyfile" => {
                 let Some(files) = tls else {
-                    return Err(refuse(format!("{key} is for TLS; write rediss://…")));
+                    return Err(refuse(format!("{key} is for TLS only; write rediss://…")));
                 };
                 let slot = match key {
                     "cafile" => &mut files.authorities,
@@ -439,7 +437,7 @@ impl Address {
             }
             "insecure" => {
                 return Err(refuse(
-                    "certificates are always verified; name the authority with cafile instead",
+                    "certificates are always verified; name the authority with cafile",
                 ));
             }
             _ => {
@@ -449,10 +447,12 @@ impl Address {
                     !value.is_empty() && key.len() <= 32 && key.bytes().all(letters)
                 };
                 let named = if is_name(key) { format!(" {key}") } else { String::new() };
-                return Err(refuse(format!(
-                    "the store's URL has an unknown setting{named}; known are {}",
-                    QUERY_KEYS.join(", ")
-                )));
+                let alike = |known: &&&str| is_name(key) && known.get(..3) == key.get(..3);
+                let remedy = match QUERY_KEYS.iter().find(alike) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => format!("known are {}", QUERY_KEYS.join(", ")),
+                };
+                return Err(refuse(format!("unknown setting{named} in the store's URL; {remedy}")));
             }
         }
         Ok(())
@@ -505,7 +505,7 @@ fn refuse(why: impl Into<String>) -> Error {
 fn database(number: &str) -> Result<i64> {
     match number.parse::<u32>() {
         Ok(number) => Ok(number.into()),
-        Err(_) => Err(refuse("a database is a number, as in redis://host:6379/2")),
+        Err(_) => Err(refuse("the database must be a number, as in redis://host:6379/2")),
     }
 }
 
@@ -517,7 +517,7 @@ pub(crate) fn checked_retention(length: Duration) -> Result<Duration> {
     if (Duration::from_secs(1)..=RETENTION_MAX).contains(&length) {
         return Ok(length);
     }
-    Err(refuse("fence_retention is between 1s and 30d, as in fence_retention=10m"))
+    Err(refuse("fence_retention must be 1s to 30d, as in fence_retention=10m"))
 }
 
 fn retention(text: &str) -> Result<Duration> {
@@ -530,14 +530,14 @@ fn file(key: &str, value: &str) -> Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path);
     }
-    Err(refuse(format!("{key} is an absolute path, as in {key}=/run/secrets/redis")))
+    Err(refuse(format!("{key} must be an absolute path, as in {key}=/run/secrets/redis")))
 }
 
 fn yes_or_no(key: &str, value: &str) -> Result<bool> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(refuse(format!("{key} is yes or no"))),
+        _ => Err(refuse(format!("{key} must be yes or no"))),
     }
 }
 
@@ -546,7 +546,7 @@ pub(crate) fn checked_max_ttl(length: Duration) -> Result<Duration> {
     if (MAX_TTL_MIN..=RETENTION_MAX).contains(&length) {
         return Ok(length);
     }
-    Err(refuse("max_ttl is between 1s and 30d, as in max_ttl=2m"))
+    Err(refuse("max_ttl must be 1s to 30d, as in max_ttl=2m"))
 }
 
 /// Reads a length of time such as `90s`, `10m`, `1h` or `2d`; zero if it is malformed.
@@ -577,7 +577,7 @@ pub(crate) fn checked_patience(length: Duration) -> Result<Duration> {
     if (Duration::from_millis(1)..=PATIENCE_MAX).contains(&length) {
         return Ok(length);
     }
-    Err(refuse("replicate_timeout is between 1ms and 1m, as in replicate_timeout=500ms"))
+    Err(refuse("replicate_timeout must be 1ms to 1m, as in replicate_timeout=500ms"))
 }
 
 /// Reads a short length of time such as `500ms` or `2s`.
@@ -595,7 +595,7 @@ fn patience(text: &str) -> Result<Duration> {
 fn decoded(text: &str) -> Result<String> {
     match percent_encoding::percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(refuse("a part of the store's URL is not UTF-8 once it is decoded")),
+        Err(_) => Err(refuse("a part of the store's URL is not UTF-8 when decoded")),
     }
 }
 
@@ -676,22 +676,29 @@ mod tests {
 
     #[test]
     fn nothing_in_a_url_is_ignored() {
-        refused("redis://h?prefx=a", "an unknown setting prefx; known are cafile, certfile");
-        refused("redis://h?hunter2", "an unknown setting; known are");
-        refused("redis://h?prefix=a&max_ttl=1m&prefix=b", "says prefix twice");
-        refused("redis://h?replicas=1&replicas=1", "says replicas twice");
+        refused(
+            "redis://h?prefx=a",
+            "unknown setting prefx in the store's URL; did you mean prefix?",
+        );
+        refused(
+            "redis://h?colour=a",
+            "unknown setting colour in the store's URL; known are cafile",
+        );
+        refused("redis://h?hunter2", "unknown setting in the store's URL; known are");
+        refused("redis://h?prefix=a&max_ttl=1m&prefix=b", "sets prefix twice");
+        refused("redis://h?replicas=1&replicas=1", "sets replicas twice");
         refused("redis://h?cafile=/a", "rediss://");
         refused("redis://h?db=1", "host:port/db");
-        refused("redis://h#insecure", "after #");
+        refused("redis://h#insecure", "has a #");
         refused("rediss://h?insecure=1", "always verified");
-        refused("rediss://h?certfile=/a", "go together");
-        refused("redis://h/one", "a database is a number");
-        refused("redis://h/-1", "a database is a number");
+        refused("rediss://h?certfile=/a", "belong together");
+        refused("redis://h/one", "the database must be a number");
+        refused("redis://h/-1", "the database must be a number");
         refused("redis://h?protocol=3", "resp2 or resp3");
         refused("redis://h?prefix=", "1 to 64 bytes");
         refused("redis://", "names no host");
         refused("redis://h:99999", "can't be read");
-        refused("h:6379", "no scheme of a Redis store");
+        refused("h:6379", "unknown scheme");
         refused("host", "can't be read");
         refused("redis+unix://run/socket", "absolute");
         refused("redis+unix:///", "names no socket");
@@ -719,9 +726,9 @@ mod tests {
             |one| matches!(one, Endpoint::Tcp { tls: Some(files), .. } if files.authorities.is_some())
         ));
         assert_eq!(secure.location(), "rediss+sentinel://h1:26379,h2:26379/m");
-        refused("redis+sentinel://h1,h2", "the name that the sentinels have");
-        refused("redis+sentinel://h1/a/b", "the name that the sentinels have");
-        refused("redis+sentinel://h1,x:99999/m", "a host that can't be read");
+        refused("redis+sentinel://h1,h2", "the sentinels' name");
+        refused("redis+sentinel://h1/a/b", "the sentinels' name");
+        refused("redis+sentinel://h1,x:99999/m", "an invalid host");
         refused("redis+sentinel://h1,,h2/m", "names no host");
     }
 
@@ -731,10 +738,10 @@ mod tests {
         assert_eq!(address.topology, Topology::Cluster);
         assert_eq!(address.location(), "redis+cluster://h1:6379,h2:7001");
         assert_eq!(parse("valkeys+cluster://h1").location(), "rediss+cluster://h1:6379");
-        refused("redis+cluster://h1,h2/2", "no databases");
-        refused("redis+cluster://h1?db=2", "no databases");
-        refused("redis+cluster://h1?sentinel_password=x", "for redis+sentinel:// alone");
-        refused("redis://h1,h2", "several hosts are sentinels");
+        refused("redis+cluster://h1,h2/2", "one database");
+        refused("redis+cluster://h1?db=2", "one database");
+        refused("redis+cluster://h1?sentinel_password=x", "for redis+sentinel:// only");
+        refused("redis://h1,h2", "several hosts need");
     }
 
     #[test]
@@ -746,14 +753,14 @@ mod tests {
         assert_eq!(patience("2s").unwrap(), Duration::from_secs(2));
         refused("redis://h?replicas=-1", "as in replicas=1");
         refused("redis://h?replicas=all", "as in replicas=1");
-        refused("redis://h?replicate_timeout=0ms", "between 1ms and 1m");
-        refused("redis://h?replicate_timeout=5", "between 1ms and 1m");
+        refused("redis://h?replicate_timeout=0ms", "must be 1ms to 1m");
+        refused("redis://h?replicate_timeout=5", "must be 1ms to 1m");
         refused("redis://h?fsync=1", "yes or no");
         let address = parse("redis://h?replicas=1&max_ttl=2m&keep_leases=no");
         assert_eq!(address.max_ttl, Some(Duration::from_secs(120)));
         assert_eq!(address.keep_leases, Some(false));
-        refused("redis://h?replicas=1&max_ttl=0s", "between 1s and 30d");
-        refused("redis://h?replicas=1&max_ttl=long", "between 1s and 30d");
+        refused("redis://h?replicas=1&max_ttl=0s", "must be 1s to 30d");
+        refused("redis://h?replicas=1&max_ttl=long", "must be 1s to 30d");
         refused("redis://h?replicas=1&keep_leases=1", "yes or no");
     }
 

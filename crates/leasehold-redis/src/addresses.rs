@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_core::Reason;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -95,7 +96,13 @@ impl Addresses {
         }
         let found = lookup_host((host.as_str(), *port)).await;
         let mut listed = Vec::new();
-        for at in found.map_err(|error| io_error(&error, Stage::Connecting))? {
+        let unknown = |error| match io_error(&error, Stage::Connecting) {
+            verdict if verdict.reason != Some(Reason::Unreachable) => verdict,
+            _ => Verdict::unconnected(format!(
+                "host {host} not found ({error}); check the name in the store's URL"
+            )),
+        };
+        for at in found.map_err(unknown)? {
             if !listed.contains(&at) {
                 listed.push(at);
             }
@@ -227,13 +234,13 @@ fn choose<'a>(
         }
         let why = if sure {
             format!(
-                "{of} has several addresses, and {one} and {other} are different servers, each of which \
-                 would grant its own locks; write the address of one into the store's URL"
+                "{of} has several addresses, and {one} and {other} are different servers with \
+                 their own locks; write one address into the URL"
             )
         } else {
             format!(
-                "{of} has several addresses, and whether {one} and {other} are one server is not known. \
-                 Allow this user INFO, or write one address into the store's URL"
+                "{of} has several addresses, and {one} and {other} may be different servers. Allow \
+                 this user INFO, or write one address into the URL"
             )
         };
         return refused(why);
@@ -249,7 +256,8 @@ fn choose<'a>(
         };
         // A server's answer explains more than its silence.
         let telling = heard.iter().filter_map(failure).min_by_key(|(silent, _)| *silent);
-        let nobody = || Verdict::unconnected(format!("no address of {of} answers"));
+        let nobody =
+            || Verdict::unconnected(format!("no address of {of} answers; check the server"));
         return Err(telling.map_or_else(nobody, |(_, verdict)| verdict));
     };
     let Some((before, id)) = known else { return Ok(first) };
@@ -265,8 +273,8 @@ fn choose<'a>(
     }
     let first = first.at;
     refused(format!(
-        "{of} has several addresses; {before}, where the locks are, does not answer, and {first} is not \
-         known for the same server"
+        "{of} has several addresses: {before}, where the locks are, does not answer, and {first} \
+         may be another server"
     ))
 }
 

@@ -30,7 +30,7 @@ fn replica(last: u8) -> Heard {
 }
 
 fn silent(last: u8) -> Heard {
-    Heard { at: at(last), said: Said::Silent(Verdict::unconnected("nobody listens")) }
+    Heard { at: at(last), said: Said::Silent(Verdict::unconnected("connection refused")) }
 }
 
 /// The last number of the chosen address, given the name's addresses and the known one.

@@ -15,7 +15,8 @@ use redis::RedisError;
 pub(crate) use self::verdict::{Lack, Next, Redirect, Stage, Verdict};
 
 /// The message about an unreadable lock.
-const DAMAGED: &str = "what is stored for the lock is damaged; end all that works under the lock, and remove its key then";
+const DAMAGED: &str =
+    "the stored lock is damaged; end all work under the lock, then delete its key";
 
 fn unreadable() -> Verdict {
     Verdict::refused(ErrorKind::Corrupt, Next::Fail, DAMAGED)
@@ -76,13 +77,13 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
             ErrorKind::Protocol,
             unless_connecting(stage),
             Next::Drop,
-            "the server's answer is not Redis protocol; does the address belong to another service",
+            "the answer is not Redis protocol; check that the address is a Redis or Valkey server",
         ),
         _ => Verdict::new(
             ErrorKind::Protocol,
             unless_connecting(stage),
             Next::Drop,
-            format!("the client library gave up: {}", error.category()),
+            format!("the Redis client failed: {}", error.category()),
         ),
     }
 }
@@ -105,43 +106,45 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
         Stage::Connecting => {
             let message = match error.kind() {
                 io::ErrorKind::ConnectionRefused => {
-                    "nobody listens at this address; is the server running, and is the port right"
+                    "connection refused; check that the server is running and the port is right"
                         .to_owned()
                 }
                 io::ErrorKind::NotFound => {
-                    "there is no such socket; is the server running, and is the path right".into()
+                    "no such socket; check that the server is running and the path is right".into()
                 }
                 io::ErrorKind::PermissionDenied => {
                     return Verdict::refused(
                         ErrorKind::Denied,
                         Next::Fail,
-                        "the socket's permissions do not let this user in",
+                        "no permission for the socket; give this user read and write permission on \
+                         it",
                     )
                     .because(Reason::FilePermission);
                 }
                 io::ErrorKind::UnexpectedEof
                 | io::ErrorKind::ConnectionReset
                 | io::ErrorKind::BrokenPipe => {
-                    "the server closed the connection at once: it expects TLS, has too many clients, or \
-                     is a proxy, such as twemproxy, that can't carry locks; name the server itself then"
+                    "the server closed the connection at once: it may expect TLS, have too many \
+                     clients, or be a proxy that can't carry locks (twemproxy); name the server \
+                     itself"
                         .into()
                 }
                 _ if crate::alert::refuses_certificate(error) => {
                     return Verdict::misconfigured(format!(
-                        "the server refused this side's certificate: {}; check certfile and keyfile in the \
-                         store's URL",
+                        "the server refused the client certificate: {}; check certfile and keyfile \
+                         in the store's URL",
                         escape::terminal(&error.to_string())
                     ))
                     .because(Reason::Certificate);
                 }
                 _ if crate::alert::wants_certificate(error) => {
                     return Verdict::misconfigured(
-                        "the server asks clients for a certificate; name its file and its key's as certfile and \
-                         keyfile in the store's URL",
+                        "the server requires a client certificate; name its files with certfile \
+                         and keyfile in the store's URL",
                     )
                     .because(Reason::Certificate);
                 }
-                _ => format!("cannot connect: {}", escape::terminal(&error.to_string())),
+                _ => format!("connection failed: {}", escape::terminal(&error.to_string())),
             };
             let verdict = Verdict::unconnected(message);
             match Reason::of_system(error) {
@@ -264,35 +267,43 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "LOADING" => refused(
             Unavailable,
             Next::Retry,
-            "the server is still loading its data; try again when it is up",
+            "the server is loading its data; try again when it is up",
         ),
         "BUSY" | "UNKILLABLE" => refused(
             Unavailable,
             Next::Retry,
-            "the server is busy running somebody's script; find it with CLIENT LIST, and end it \
-             with SCRIPT KILL",
+            "the server is busy with a long script; find it with CLIENT LIST, and end it with \
+             SCRIPT KILL",
         ),
         "MASTERDOWN" => refused(
             Unavailable,
             Next::Retry,
-            "the server is a replica that has lost its primary; connect to a primary",
+            "the server is a replica without its primary; connect to a primary",
         ),
-        "CLUSTERDOWN" if detail.contains("not served") => {
-            refused(Unavailable, Next::Retry, "no primary of the cluster serves this lock's slot")
-        }
+        "CLUSTERDOWN" if detail.contains("not served") => refused(
+            Unavailable,
+            Next::Retry,
+            "no primary of the cluster serves the slot of this \
+                                               lock; check it with `redis-cli --cluster check`",
+        ),
         "CLUSTERDOWN" => refused(
             Unavailable,
             Next::Retry,
-            "the cluster is down: it is without most of its primaries, or without one that has slots, which stops \
-             the others' too unless cluster-require-full-coverage is no",
+            "the cluster is down: most primaries, or one with slots, are missing; `redis-cli \
+             --cluster check` shows which",
         ),
         "LATE" => {
             let mut verdict =
-                refused(Unavailable, Next::Retry, "the request reached the server too late");
+                refused(Unavailable, Next::Retry, "the request reached the server after its time");
             verdict.late_at = late_at(detail);
             verdict
         }
-        "TRYAGAIN" => refused(Unavailable, Next::Retry, "the cluster is moving this lock's keys"),
+        "TRYAGAIN" => refused(
+            Unavailable,
+            Next::Retry,
+            "the cluster is moving the slot of this \
+                                                         lock",
+        ),
         "READONLY" => refused(
             Unavailable,
             Next::Reconnect,
@@ -301,13 +312,13 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "NOREPLICAS" => refused(
             Unavailable,
             Next::Retry,
-            "the server has fewer replicas than min-replicas-to-write demands, so it takes no \
-             writes",
+            "the server takes no writes, since it has fewer replicas than min-replicas-to-write; \
+             start them, or lower that",
         ),
         "MISCONF" => refused(
             Unavailable,
             Next::Fail,
-            "the server cannot save to its disk and takes no writes; look into its log",
+            "the server takes no writes, since it cannot save to its disk; see its log",
         ),
         "NOSCRIPT" => {
             refused(ErrorKind::Protocol, Next::SendSource, "the server forgot a script at once")
@@ -320,43 +331,43 @@ fn known(code: &str, detail: &str) -> Option<Verdict> {
         "WRONGTYPE" | "LEASEHOLDFOREIGN" => refused(
             Foreign,
             Next::Fail,
-            "something that is not a lock of leasehold stands at its key, and was left alone; choose another prefix \
-             or name, or remove it once nobody works under the lock",
+            "its key holds a value that leasehold did not write; use another name or prefix=, or \
+             delete that key",
         ),
         "LEASEHOLDVERSION" => Verdict::refused(
             Unsupported,
             Next::Fail,
             format!(
-                "the lock is stored in version {} of the format, and this program reads version 1; \
-                 update it",
+                "the lock is stored in format {}, and this version reads format 1; update this \
+                 program",
                 escape::terminal(if detail.is_empty() { "another" } else { detail })
             ),
         ),
         "NOAUTH" => {
-            refused(Denied, Next::Reconnect, "the server asks for a password, and none was given")
+            refused(Denied, Next::Reconnect, "the server requires a password, and none was given")
         }
         "WRONGPASS" => denied_password(detail),
         "NOPERM" => Verdict::refused(Denied, Next::Fail, missing_right(detail)),
         "DENIED" => refused(
             Denied,
             Next::Fail,
-            "the server runs in protected mode and takes no clients from other hosts",
+            "the server is in protected mode and refuses other hosts; set a password on it, or \
+             protected-mode no",
         ),
         "MOVED" | "ASK" => refused(
             Unsupported,
             Next::Fail,
-            "the server is a node of a cluster, and the store was opened as a single server; write \
-             redis+cluster://",
+            "the server is a node of a cluster; write redis+cluster:// in the URL",
         ),
         "UNBLOCKED" => Verdict::not_replicated(
             Effect::Applied,
-            "the wait for replicas was cut short, so whether they have it is not known",
+            "the wait for replicas was cut short, so whether they have it is unknown",
         ),
         "CROSSSLOT" => refused(
             Unsupported,
             Next::Fail,
-            "the server is a node of a cluster, which takes no request about names of several slots; write \
-             redis+cluster://",
+            "the server is a node of a cluster, which takes no request for several slots; write \
+             redis+cluster:// in the URL",
         ),
         _ => return None,
     })
@@ -409,7 +420,7 @@ fn general(detail: &str) -> Verdict {
         return refused(
             ErrorKind::Config,
             Next::Fail,
-            "the sentinels watch no primary of this name; it is the part after the last / of the \
+            "the sentinels watch no primary of this name; correct the part after the last / of the \
              store's URL",
         );
     }
@@ -417,7 +428,7 @@ fn general(detail: &str) -> Verdict {
         return refused(
             ErrorKind::Unsupported,
             Next::Fail,
-            "the server keeps no append-only file to wait for; set appendonly yes, or leave fsync \
+            "the server has no append-only file to wait for; set appendonly yes, or leave fsync \
              out",
         );
     }
@@ -433,8 +444,7 @@ fn general(detail: &str) -> Verdict {
     }
     if detail.contains("max number of clients") {
         return Verdict::unconnected(
-            "the server takes no more clients (its maxclients is reached); raise maxclients, or end \
-             connections that nobody needs",
+            "the server takes no more clients; raise its maxclients, or close unused connections",
         )
         .because(Reason::ServerFull);
     }
@@ -450,22 +460,22 @@ fn unknown(name: &str) -> Verdict {
         ),
         "SENTINEL" => (
             ErrorKind::Config,
-            "a server of the URL is no sentinel; write redis://host:port for the server itself",
+            "a server of the URL is not a sentinel; write redis://host:port for the server itself",
         ),
         "CLUSTER" => (
             ErrorKind::Config,
-            "a server of the URL is no node of a cluster; write redis://host:port for a single \
-             server, and redis+sentinel://host:port/NAME for a sentinel",
+            "a server of the URL is not a node of a cluster; write redis://host:port, or for a \
+             sentinel redis+sentinel://host:port/NAME",
         ),
         "" | "EVAL" | "EVALSHA" => (
             ErrorKind::Unsupported,
-            "the server runs no scripts, or an operator renamed EVALSHA and EVAL; leasehold needs \
-             both",
+            "the server runs no scripts, or EVALSHA and EVAL are renamed; allow both",
         ),
         _ => {
             let name = escape::terminal(name);
             let message = format!(
-                "the server knows no command {name}, or an operator renamed it; what was asked for needs it"
+                "the server has no command {name}, or it is renamed; allow it, or use another \
+                 server"
             );
             return Verdict::refused(ErrorKind::Unsupported, Next::Fail, message);
         }
@@ -493,8 +503,7 @@ fn denied_password(_detail: &str) -> Verdict {
     Verdict::refused(
         ErrorKind::Denied,
         Next::Fail,
-        "the server refused the user name or password; check both in the store's URL, with special \
-         characters percent-encoded",
+        "wrong user name or password (in a URL, special characters are percent-encoded)",
     )
     .because(Reason::WrongPassword)
 }
@@ -510,7 +519,7 @@ fn missing_right(detail: &str) -> String {
         None if detail.contains("key") => "may not use the keys of this prefix".into(),
         None => "lacks the right to a command that a script runs".into(),
     };
-    format!("the server's ACL: this user {what}; give it the rights that locks need")
+    format!("by the server's ACL this user {what}, which locks need")
 }
 
 /// What the user lacks according to a server's error, if it is about that.

@@ -218,7 +218,7 @@ impl Cluster {
         }
         if tables.is_empty() {
             return Err(failure.unwrap_or_else(|| {
-                Verdict::unconnected("no node of the cluster answers; are the addresses right")
+                Verdict::unconnected("no node of the cluster answers; check the addresses")
             }));
         }
         tables.sort_unstable_by_key(|(place, _)| *place);
@@ -242,7 +242,10 @@ impl Cluster {
         let mut endpoints: Vec<_> =
             table.primaries.iter().map(|one| one.endpoint.clone()).collect();
         if endpoints.is_empty() {
-            return Err(Verdict::nobody_yet("no node of the cluster has slots"));
+            return Err(Verdict::nobody_yet(
+                "no node of the cluster has slots; see `redis-cli \
+                                            --cluster check`",
+            ));
         }
         fastrand::shuffle(&mut endpoints);
         Ok(endpoints)
@@ -269,7 +272,10 @@ impl Cluster {
     /// Opens a connection for messages to some node: each of them passes all messages on.
     pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
-        let mut failure = Verdict::nobody_yet("no node of the cluster has slots");
+        let mut failure = Verdict::nobody_yet(
+            "no node of the cluster has slots; see `redis-cli \
+                                               --cluster check`",
+        );
         for endpoint in self.any(&map.table)? {
             match self.node(&endpoint).access().open_ear().await {
                 Ok(opened) => return Ok(opened),
@@ -329,7 +335,7 @@ impl Cluster {
         match verdict.next {
             Next::Reconnect => verdict.again(),
             _ if verdict.redirect.is_some() => {
-                let mut later = Verdict::nobody_yet("a slot is changing hands");
+                let mut later = Verdict::nobody_yet("a slot is being moved");
                 later.answered = true;
                 later
             }
@@ -344,7 +350,10 @@ impl Cluster {
         for _ in 0..REDIRECTS_MAX {
             let Some(owner) = map.table.owner(slot) else {
                 map.doubted.store(true, Ordering::Relaxed);
-                return Err(Verdict::nobody_yet("no node of the cluster has the lock's slot"));
+                return Err(Verdict::nobody_yet(
+                    "no node of the cluster has the slot of this lock; \
+                                                see `redis-cli --cluster check`",
+                ));
             };
             let (owner, epoch) = (owner.endpoint.clone(), owner.epoch());
             // While a slot is being moved, what is created at its next owner is in the epoch of
@@ -367,7 +376,10 @@ impl Cluster {
                 map = self.renewed(Some(&map), Some(&next), deadline).await?;
             }
         }
-        Err(Verdict::nobody_yet("the nodes of the cluster refer to each other"))
+        Err(Verdict::nobody_yet(
+            "the nodes of the cluster redirect to each other; see `redis-cli \
+                                 --cluster check`",
+        ))
     }
 
     async fn spread(
@@ -376,7 +388,12 @@ impl Cluster {
         deadline: Deadline,
     ) -> Result<Vec<Result<Answer, Verdict>>, Verdict> {
         let map = self.map(deadline).await?;
-        let nobody = || Verdict::nobody_yet("no node of the cluster has the lock's slot");
+        let nobody = || {
+            Verdict::nobody_yet(
+                "no node of the cluster has the slot of this lock; see \
+                                             `redis-cli --cluster check`",
+            )
+        };
         let mut answers = all_failed(requests.len(), &nobody());
         let mut groups: HashMap<&Endpoint, (u64, Vec<usize>)> = HashMap::new();
         let any = self.any(&map.table)?;
@@ -411,7 +428,7 @@ impl Cluster {
 }
 
 fn senseless() -> Verdict {
-    Verdict::unconnected("the server's answer to CLUSTER NODES makes no sense")
+    Verdict::unconnected("the answer to CLUSTER NODES is unreadable")
 }
 
 async fn nodes_of(node: &Supervised, deadline: Deadline) -> Result<String, Verdict> {

@@ -556,7 +556,7 @@ impl Inner {
         {
             state.phase = Phase::Idle;
             link.pipe.keep_nothing();
-            tracing::debug!("the connection to the store is given up");
+            tracing::debug!("the connection to the store was closed");
         }
     }
 }

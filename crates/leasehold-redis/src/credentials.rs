@@ -71,7 +71,7 @@ impl Provide {
             provide().map_err(|error| {
                 let said = error.to_string();
                 let said = escape::terminal(&said);
-                Verdict::unconnected(format!("there is nothing to log in with: {said}"))
+                Verdict::unconnected(format!("no credentials: {said}"))
             })
         }))
     }
@@ -95,7 +95,7 @@ fn first_line(path: &Path) -> Result<String, Verdict> {
     let shown = path.to_string_lossy();
     let shown = escape::terminal(&shown);
     let unread = |error: std::io::Error| {
-        Verdict::misconfigured(format!("the password file {shown} can't be read: {error}"))
+        Verdict::misconfigured(format!("can't read the password file {shown}: {error}"))
     };
     let file = std::fs::File::open(path).map_err(unread)?;
     let mut text = String::new();
@@ -103,7 +103,7 @@ fn first_line(path: &Path) -> Result<String, Verdict> {
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(Verdict::misconfigured(format!(
-            "the first line of the password file {shown} is empty"
+            "the first line of the password file {shown} is empty; write the password there"
         ))),
     }
 }

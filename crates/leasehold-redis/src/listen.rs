@@ -310,7 +310,7 @@ impl Forwarder {
                 () = &mut doubt => {
                     doubt.set(self.doubts.notified());
                     if is_in_the_way() {
-                        tracing::debug!("the wake channel gives its place up to requests");
+                        tracing::debug!("the wake channel is closed to make room for requests");
                         return;
                     }
                     if asked_at.is_none() {
@@ -326,7 +326,7 @@ impl Forwarder {
                     if due > Instant::now() {
                         look.as_mut().reset(due);
                     } else if asked_at.is_some() {
-                        tracing::debug!("the wake channel's connection is silent; it is given up");
+                        tracing::debug!("the wake channel's connection is silent; it is closed");
                         return;
                     } else {
                         asked_at = Some(Instant::now());

@@ -96,7 +96,7 @@ impl LockLog for RedisStore {
 /// Reads a part of a stream, which comes newest first. Skips entries that are not events.
 fn events(answer: Value, key: &Key) -> Result<Vec<LogEntry>> {
     let Value::Array(answer) = answer else {
-        return Err(Error::new(ErrorKind::Protocol, "the answer is no part of a stream"));
+        return Err(Error::new(ErrorKind::Protocol, "the answer is not part of a stream"));
     };
     Ok(answer.into_iter().rev().filter_map(|item| event(item, key)).collect())
 }

@@ -165,7 +165,7 @@ impl Logins {
                 Err(why) => return Err(verdict.beside(&why)),
             }
         }
-        Err(Verdict::nobody_yet("nobody logged in"))
+        Err(Verdict::nobody_yet("no login was made"))
     }
 
     /// The credentials to log in with.
@@ -197,7 +197,7 @@ impl Logins {
     /// Requests credentials, or waits for a request under way.
     async fn ask(self: &Arc<Self>) -> Result<Arc<Given>, Verdict> {
         let Some(provide) = self.provide.clone() else {
-            return Err(Verdict::misconfigured("nobody knows a password"));
+            return Err(Verdict::misconfigured("no password is known; give one"));
         };
         let mut asked = {
             let mut state = self.state();
@@ -222,9 +222,7 @@ impl Logins {
             }
         };
         let answer = asked.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());
-        answer.unwrap_or_else(|| {
-            Err(Verdict::unconnected("there is nothing to log in with: its source panicked"))
-        })
+        answer.unwrap_or_else(|| Err(Verdict::unconnected("no credentials: their source panicked")))
     }
 
     fn take(&self, credentials: Credentials, since: Instant) -> Given {

@@ -31,8 +31,8 @@ impl Names {
         if !fits || prefix.contains(odd) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "a prefix has 1 to 64 bytes without blanks, control characters, braces and percent \
-                 signs",
+                "a prefix must have 1 to 64 bytes without blanks, control characters, braces and \
+                 percent signs",
             ));
         }
         Ok(Self { prefix: prefix.into() })

@@ -363,7 +363,7 @@ impl Drop for Driver {
 
 /// Why a connection can't be used any more on which an answer came to nothing.
 fn unasked() -> RedisError {
-    (redis::ErrorKind::Parse, "the server answers what it was not asked").into()
+    (redis::ErrorKind::Parse, "the server sent an answer without a request").into()
 }
 
 /// Why a connection that is not there any more can't be used.

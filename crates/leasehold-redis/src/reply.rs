@@ -76,8 +76,8 @@ fn read<T>(value: Value, read: impl FnOnce(Value) -> Option<T>) -> Result<T> {
     read(value).ok_or_else(|| {
         Error::new(
             ErrorKind::Protocol,
-            "the server's answer is not one that this version understands; is its clock set, and does it run Redis \
-             6.2, Valkey 8.0 or later",
+            "the answer is unreadable; check that the server runs Redis 6.2, Valkey 8.0 or later, \
+             and its clock",
         )
         .with_effect(Effect::Unknown)
     })

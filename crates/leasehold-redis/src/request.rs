@@ -62,7 +62,7 @@ impl Deadline {
             // That says how long it took, as an attempt that began before this request did.
             Some(last) if last.reason == Some(Reason::NoAnswer) => last.message().to_owned(),
             Some(last) => format!("no connection within {within:?}: {}", last.message()),
-            None => format!("no connection within {within:?}; is the address right"),
+            None => format!("no connection within {within:?}; check the address"),
         };
         let verdict = Verdict::out_of_time(Effect::NotApplied, message);
         match last.and_then(|last| last.reason) {
@@ -192,7 +192,7 @@ mod tests {
         let silent = Verdict::unconnected("the server did not answer within 2s");
         let silent = silent.because(Reason::NoAnswer);
         assert_eq!(told(&silent), "the server did not answer within 2s");
-        let refused = Verdict::unconnected("nobody listens there").because(Reason::Disconnected);
-        assert_eq!(told(&refused), "no connection within 1.666s: nobody listens there");
+        let refused = Verdict::unconnected("connection refused").because(Reason::Disconnected);
+        assert_eq!(told(&refused), "no connection within 1.666s: connection refused");
     }
 }

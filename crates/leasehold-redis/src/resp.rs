@@ -195,7 +195,7 @@ impl Inbox {
                 Ok(Some(read))
             }
             Err(Stop::Needs(bytes)) if self.taken.saturating_add(bytes) > self.most => {
-                Err((redis::ErrorKind::Parse, "the server's answer is too long").into())
+                Err((redis::ErrorKind::Parse, "the answer of the server is too long").into())
             }
             Err(Stop::Needs(bytes)) => {
                 self.needed = bytes;
@@ -332,7 +332,7 @@ pub(crate) enum Heard<T> {
 }
 
 fn garbage() -> RedisError {
-    (redis::ErrorKind::Parse, "what the server says is not Redis protocol").into()
+    (redis::ErrorKind::Parse, "the answer is not Redis protocol").into()
 }
 
 /// Why nothing was read.

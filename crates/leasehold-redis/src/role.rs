@@ -108,8 +108,7 @@ impl Role {
         if self.is_node() {
             let scheme = if at.is_secured() { "rediss" } else { "redis" };
             return Err(Verdict::misconfigured(format!(
-                "the server is a node of a cluster, which keeps the locks of its own slots alone; \
-                 write {scheme}+cluster://{} as the store's URL",
+                "the server is a node of a cluster; write {scheme}+cluster://{} as the store's URL",
                 at.address()
             )));
         }
@@ -126,8 +125,8 @@ impl Role {
             return Err(Verdict::refused(
                 ErrorKind::Unsupported,
                 Next::Fail,
-                "a borrowed connection to a cluster can't carry locks; let the store make its own, \
-                 with redis+cluster://host:port as its URL",
+                "a borrowed connection to a cluster can't carry locks; use a URL, as \
+                 redis+cluster://host:port",
             ));
         }
         self.check()
@@ -139,17 +138,16 @@ impl Role {
             return Err(Verdict::refused(
                 ErrorKind::Config,
                 Next::Fail,
-                "the server is a sentinel, which keeps no locks; write \
-                 redis+sentinel://host:port/NAME with the name that it has for the primary",
+                "the server is a sentinel; write redis+sentinel://host:port/NAME, with its name \
+                 for the primary",
             ));
         }
         if !self.is_other() {
             return Ok(());
         }
         let of = self.follows.as_ref().map(|of| format!(" of {of}")).unwrap_or_default();
-        let mut verdict = Verdict::unconnected(format!(
-            "the server is a replica{of}, which keeps no locks of its own; connect to the primary"
-        ));
+        let mut verdict =
+            Verdict::unconnected(format!("the server is a replica{of}; connect to the primary"));
         verdict.not_primary = true;
         Err(verdict.because(Reason::NotPrimary))
     }

@@ -332,11 +332,10 @@ impl One {
         }
         let given = self.logins.has_password();
         let what = if given {
-            "refused sentinel_user or sentinel_password, which stand in the store's URL and are not those of the \
-             server"
+            "refused sentinel_user or sentinel_password; correct them in the store's URL"
         } else {
-            "asks for a password of its own, beside the server's; give it as sentinel_password (and sentinel_user) \
-             in the store's URL, which LEASEHOLD_STORE keeps from other users"
+            "requires a password of its own; give sentinel_password (and sentinel_user) in the URL \
+             in LEASEHOLD_STORE"
         };
         Verdict::refused(ErrorKind::Denied, verdict.next, format!("{sentinel} {what}"))
             .because(Reason::SentinelPassword)
@@ -381,7 +380,7 @@ impl Drop for AbortOnDrop {
 }
 
 fn senseless() -> Verdict {
-    Verdict::unconnected("its answer makes no sense; is the address that of a sentinel")
+    Verdict::unconnected("its answer is unreadable; check that the address is a sentinel")
 }
 
 /// Reads a sentinel's description of the primary and the address that it gave to clients before

@@ -279,8 +279,8 @@ impl RedisStore {
             Some(longest) if ttl > longest => Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "a ttl of {ttl} is longer than the {longest} that this store was told to be \
-                     the longest; give a shorter one, or all users a longer max_ttl"
+                    "a ttl of {ttl} is longer than max_ttl ({longest}); give a shorter ttl, or all \
+                     users a longer max_ttl"
                 ),
             )),
             _ => Ok(()),
@@ -691,8 +691,8 @@ impl Store for RedisStore {
             if self.shared.transport.fails_over() {
                 let error = Error::new(
                     ErrorKind::Unsupported,
-                    "what fails over can forget leases without a restart, and has no vote in a \
-                     quorum; make single servers its nodes, or say that nodes keep their leases",
+                    "a node that fails over can lose leases without a restart; use single servers, \
+                     or set keep_leases=yes",
                 );
                 return Err(self.named(error, "ask for its age", None));
             }

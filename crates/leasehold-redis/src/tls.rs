@@ -175,7 +175,7 @@ impl Tls {
                 if roots.is_empty() {
                     return Err(Error::new(
                         ErrorKind::Config,
-                        "this system has no certificate authorities; install ca-certificates or \
+                        "no certificate authorities on this system; install ca-certificates, or \
                          name one with cafile",
                     )
                     .with_reason(Reason::StoreSettings));
@@ -238,7 +238,7 @@ impl Tls {
             Self::Rustls(connector) => {
                 let name = tokio_rustls::rustls::pki_types::ServerName::try_from(host.to_owned())
                     .map_err(|_| {
-                    Verdict::misconfigured("the host's name can't be in a certificate")
+                    Verdict::misconfigured("the name of the host can't be in a certificate")
                         .because(Reason::Certificate)
                 })?;
                 match connector.connect(name, socket).await {
@@ -271,8 +271,8 @@ fn failed(error: &std::io::Error) -> Verdict {
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 fn untrusted(error: &dyn std::fmt::Display) -> Verdict {
     Verdict::misconfigured(format!(
-        "no secure connection could be made: {}; check the server's certificate and name, the \
-         authority (cafile), and that the port speaks TLS",
+        "no TLS connection: {}; check the server's certificate and name, cafile, and that the port \
+         has TLS",
         leasehold_core::escape::terminal(&error.to_string())
     ))
     .because(Reason::Certificate)
@@ -283,7 +283,7 @@ fn read(path: &std::path::Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| {
         let shown = path.to_string_lossy();
         let shown = leasehold_core::escape::terminal(&shown);
-        Error::new(ErrorKind::Config, format!("the file {shown} can't be read"))
+        Error::new(ErrorKind::Config, format!("can't read the file {shown}"))
             .with_reason(Reason::StoreSettings)
             .caused_by(error)
     })
@@ -293,6 +293,6 @@ fn read(path: &std::path::Path) -> Result<Vec<u8>> {
 fn unreadable(path: &std::path::Path, what: &str) -> Error {
     let shown = path.to_string_lossy();
     let shown = leasehold_core::escape::terminal(&shown);
-    Error::new(ErrorKind::Config, format!("the file {shown} holds no {what} in PEM form"))
+    Error::new(ErrorKind::Config, format!("the file {shown} has no {what} in PEM form; correct it"))
         .with_reason(Reason::StoreSettings)
 }

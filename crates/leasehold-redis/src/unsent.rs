@@ -65,8 +65,8 @@ impl Unsent {
         if !self.noticed.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 why = messages.why,
-                "the server lets no script send messages to waiters; each costs a command more, or \
-                 the waiter finds out by asking"
+                "the server lets no script send notifications; each costs a command more, or the \
+                 waiter polls"
             );
         }
         !self.denied.load(Ordering::Relaxed)
@@ -80,7 +80,7 @@ impl Unsent {
         let arrived = sent.iter().filter(|sent| sent.is_ok()).count();
         let lost = messages.commands.len().saturating_sub(arrived);
         if lost > 0 {
-            tracing::debug!(why = messages.why, lost, "messages to waiters could not be sent");
+            tracing::debug!(why = messages.why, lost, "notifications could not be sent");
             let lost = u64::try_from(lost).unwrap_or(u64::MAX);
             self.lost.fetch_add(lost, Ordering::Relaxed);
             #[cfg(feature = "metrics")]
@@ -157,6 +157,6 @@ mod tests {
         let findings = store.examine(WITHIN).await.unwrap();
         let wake: Vec<_> = findings.iter().filter(|finding| finding.topic == "wake").collect();
         assert!(matches!(&*wake, [note] if note.severity == Severity::Note), "{wake:?}");
-        assert!(wake[0].found.contains("lets no script send messages"), "{wake:?}");
+        assert!(wake[0].found.contains("lets no script send notifications"), "{wake:?}");
     }
 }

@@ -117,7 +117,7 @@ impl Client {
     fn held_for_certain(&self, key: &Key, operation: &'static str) -> Result<Vec<HeldLease>> {
         let leases = self.leases_of(key);
         if leases.is_empty() {
-            let why = "this client holds nothing under that name; what it had is released or lost";
+            let why = "this client holds nothing under that name; its lease was released or lost";
             let error = Error::new(ErrorKind::Lost, why);
             return Err(self.inner().explain(error, operation).on_key(key));
         }

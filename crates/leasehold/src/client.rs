@@ -434,7 +434,7 @@ impl Client {
         acquisition.request.after = Some(lease.fences());
         let began = acquisition.limits.started;
         let guard = acquisition.try_once(began).await?.ok_or_else(|| {
-            let why = "the lease had run out, and another holder came since";
+            let why = "the lease expired, and another holder has come since";
             self.inner().explain(Error::new(ErrorKind::Lost, why).on_key(lease.key()), "renew")
         })?;
         let anew = guard.detach().await.map_err(|not| not.into_parts().1)?;
@@ -569,7 +569,7 @@ impl Client {
             () = rt::sleep_until(&*self.inner().clock, limit) => Err(self.inner().explain(
                 Error::new(
                     ErrorKind::Unavailable,
-                    format!("not all leases could be given up within {CLOSE_WITHIN:?}; they end \
+                    format!("not all leases were released within {CLOSE_WITHIN:?}; they expire \
                              with their ttl"),
                 )
                 .with_effect(leasehold_core::Effect::Unknown),

@@ -36,7 +36,10 @@ impl Config {
     pub(crate) fn allows(&self, ttl: Ttl) -> Result<()> {
         if ttl < self.min_renewal {
             let least = self.min_renewal;
-            let why = format!("a ttl of {ttl} is below this client's minimum of {least}");
+            let why = format!(
+                "a ttl of {ttl} is below this client's minimum of {least}; give a \
+                               longer ttl"
+            );
             return Err(Error::new(ErrorKind::Config, why));
         }
         Ok(())

@@ -164,7 +164,7 @@ async fn write(
 /// The log of a store, for a reader.
 pub(crate) fn of(store: &dyn Store) -> Result<Arc<dyn LockLog>> {
     store.log().ok_or_else(|| {
-        let why = "this store has no place for a log; read Client::events in the process itself";
+        let why = "this store has no log; read Client::events in the process itself";
         Error::new(ErrorKind::Unsupported, why)
     })
 }

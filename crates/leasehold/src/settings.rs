@@ -150,7 +150,10 @@ impl Settings {
     pub(crate) fn terms(&self) -> Result<Terms> {
         let Self { ttl, min_ttl, .. } = self;
         if ttl < min_ttl {
-            let why = format!("a ttl of {ttl} is below this client's minimum of {min_ttl}");
+            let why = format!(
+                "a ttl of {ttl} is below this client's minimum of {min_ttl}; give a \
+                               longer ttl"
+            );
             return Err(Error::new(ErrorKind::Config, why));
         }
         // A store must not keep the lock for longer than it may be held.
@@ -174,15 +177,15 @@ impl Settings {
         let shown = length::typed(grace);
         if grace > ttl.part(2) {
             return refuse(format!(
-                "a grace of {shown} is more than half of the ttl of {ttl}, and would end the \
-                 lease before its first renewals; give a shorter grace or a longer ttl"
+                "a grace of {shown} is more than half of the ttl of {ttl}; give a shorter grace or \
+                 a longer ttl"
             ));
         }
         let start = Moment::default();
         if LeaseState::granted(start, ttl, grace, start).is_none() {
             return refuse(format!(
-                "a ttl of {ttl} leaves no time to work: 1 % and 2 ms of it are the margin, and \
-                 {shown} the grace for stopping; give a longer ttl"
+                "a ttl of {ttl} leaves no time to work after its margin (1 % and 2 ms) and the \
+                 grace of {shown}; give a longer ttl"
             ));
         }
         Ok(grace)

@@ -167,7 +167,8 @@ impl Inner {
             return Err(self.closed());
         }
         if !self.process.is_current() {
-            let why = "this client belongs to the parent process; a fork's child must connect anew";
+            let why = "this client belongs to the parent process; the child of a fork must connect \
+                       itself";
             return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
         }
         Ok(())

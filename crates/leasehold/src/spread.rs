@@ -71,7 +71,7 @@ impl SpreadStore {
                 return Err(refuse("a store of several has no name"));
             }
             if by_name.insert(name.clone(), store).is_some() {
-                return Err(refuse(format!("two stores have the name {name}")));
+                return Err(refuse(format!("two stores have the name {name}; give each its own")));
             }
         }
         // Several stores in memory have the same location.
@@ -79,7 +79,7 @@ impl SpreadStore {
         places.retain(|place| place != "memory:");
         places.sort_unstable();
         if let Some([place, ..]) = places.windows(2).find(|two| two.first() == two.last()) {
-            return Err(refuse(format!("{place} is given under two names")));
+            return Err(refuse(format!("{place} has two names; name it once")));
         }
         let stores = by_name.into_iter().map(|(name, store)| Member { name, store });
         Self::of(stores.collect())
@@ -87,7 +87,7 @@ impl SpreadStore {
 
     fn of(stores: Arc<[Member]>) -> Result<Self> {
         if stores.is_empty() {
-            return Err(refuse("locks can't be spread over no stores; name at least one"));
+            return Err(refuse("a sharded store needs stores; name at least one"));
         }
         let named = |member: &Member| format!("{}={}", member.name, member.store.location());
         let location = format!("spread:{}", stores.iter().map(named).collect::<Vec<_>>().join(","));
@@ -132,13 +132,13 @@ impl SpreadStore {
             let astray = || locks.iter().filter(|lock| self.place(&lock.key) != place);
             let Some(lock) = astray().next() else { continue };
             let found = format!(
-                "{} locks are in use in {} that belong to others, such as \"{}\"",
+                "{} locks in use in {} belong to other stores, such as \"{}\"",
                 astray().count(),
                 member.name,
                 lock.key
             );
-            let means = "a client has another list of stores: its locks and ours of the same name do \
-                         not exclude each other";
+            let means = "a client has another list of stores, so its locks and these do not \
+                         exclude each other";
             findings.push(
                 Finding::new(Severity::Problem, "spread", found, means)
                     .advise("give all clients the same stores under the same names")
@@ -223,7 +223,7 @@ impl Store for SpreadStore {
         {
             return member.store.acquire_all(requests, within);
         }
-        let why = "the locks are in several stores, which take nothing together";
+        let why = "the locks are in several stores, which grant them one by one";
         let error = Error::new(ErrorKind::Unsupported, why).with_effect(Effect::NotApplied);
         let error = error.during("acquire").at_store(self.location());
         Box::pin(std::future::ready(Err(error)))
@@ -340,7 +340,7 @@ impl Store for SpreadStore {
                     }
                     Err(error) => {
                         let found = format!("it was not examined: {error}");
-                        let means = "its locks can't be taken; those in the other stores can";
+                        let means = "its locks can't be taken; locks in the other stores can";
                         findings.push(
                             Finding::new(Severity::Problem, "store", found, means)
                                 .at_store(location),

@@ -8,7 +8,11 @@ use super::Cli;
 /// Words of other lock commands, with what does that here.
 const COMMANDS: [(&str, &str); 4] = [
     ("lock", "`leasehold run` runs a command under a lock; `hold` and `acquire` take one"),
-    ("unlock", "`leasehold release` ends a lease of `acquire`; `force-release` takes a lock away"),
+    (
+        "unlock",
+        "`leasehold release` ends a lease of `acquire` or `hold`; `force-release` ends one \
+                of another holder",
+    ),
     ("list", "`leasehold ls` lists the locks in use"),
     ("status", "`leasehold show KEY` shows a lock"),
 ];

@@ -13,17 +13,17 @@ use crate::exit;
 
 /// Take a lock and leave it held, for shell scripts
 ///
-/// Prints the lease, or writes it to a file that only you can read. Nothing renews it by itself: it
-/// ends with its ttl unless you call `renew` or `release`. Every user that can read the lease can end
-/// it.
+/// Prints the lease, or writes it to a file that only you can read. It is not renewed by itself: it
+/// expires after its ttl unless you call `renew` or `release`. Every user that can read the lease can
+/// end it.
 ///
 ///   LEASEHOLD_LEASE=$(leasehold acquire backup --ttl 10m -n) || exit
 ///   export LEASEHOLD_LEASE
 ///   ...
 ///   leasehold release
 ///
-/// Several names are taken together, all or none. Each lease is then on a line of its own, in the order
-/// of the names. `renew` and `release` read them all.
+/// Several names are taken together, all or none. Each lease is on a line of its own, in the order of
+/// the names. `renew` and `release` read them all.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Acquire {
@@ -36,8 +36,8 @@ pub(crate) struct Acquire {
 
     /// Write the lease to this file, readable by you alone, instead of stdout
     ///
-    /// A lease that stands there is replaced if its lock is not held by it any more; else this one is given
-    /// back, and the exit code is 75. What is no lease is never replaced.
+    /// A lease in the file is replaced if it does not hold its lock any more. Otherwise the new lease is
+    /// released, and the exit code is 75. Other content is never replaced.
     #[arg(long, value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
 
@@ -67,9 +67,9 @@ pub(crate) struct Renew {
     )]
     pub(crate) ttl: Option<Ttl>,
 
-    /// Take the lock anew where the lease has run out and nobody has held the lock since
+    /// Take the lock again if the lease has expired and no other holder has come since
     ///
-    /// Says so: the ttl was too short. Without a lease file it prints the new lease.
+    /// A message says so: the ttl was too short. Without a lease file it prints the new lease.
     #[arg(long)]
     pub(crate) if_untaken: bool,
 
@@ -77,14 +77,14 @@ pub(crate) struct Renew {
     pub(crate) sharing: Sharing,
 }
 
-/// End a lease that was taken with `acquire`, what a `hold` holds, or all of an owner
+/// End a lease of `acquire`, a hold of `hold`, or all leases of an owner
 ///
-/// With KEY and --fence it has the `hold` that printed that fence on this machine let go, and returns
-/// when it has.
+/// With KEY and --fence it ends the `hold` on this machine that printed that fence, and returns after
+/// the release.
 ///
 /// Exits with 76 if the lease had expired before. The message says whether another holder has had the
-/// lock since. The lease file is removed once the lease has ended; it stays where the store is not the
-/// one that it was taken at, which its last line tells.
+/// lock since. The lease file is removed after the end of the lease. It stays if this store is not the
+/// one in its last line.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     /// The name of the lock of a `hold`
@@ -102,15 +102,14 @@ pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) source: LeaseSource,
 
-    /// Keep the lock closed for so long, 0 to 365 days
+    /// The cooldown: keep other holders out for this time, 0 to 365 days
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Cooldown>,
 
-    /// For operators: take away all leases of an owner, who has to be named exactly
+    /// For operators: force-release all leases of an owner, with exactly that name
     ///
-    /// Takes each away by its fence, as `force-release` does, touches no other owner's lease, and
-    /// prints the outcome of each. Without --yes it only prints which leases these are, and exits
-    /// with 0.
+    /// Ends each by its fence, as `force-release` does, and prints the outcome of each. Without --yes it
+    /// only prints these leases, and exits with 0.
     #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) all: bool,
 
@@ -125,7 +124,7 @@ pub(crate) struct Release {
     )]
     pub(crate) owner: Option<String>,
 
-    /// Take them away, rather than print them
+    /// Force-release them, instead of printing them
     #[arg(long, requires = "all", conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) yes: bool,
 
@@ -145,14 +144,14 @@ pub(crate) struct Release {
 ///   ...
 ///   leasehold release backup --fence "$fence" || exit    # earlier, if you like
 ///
-/// With --background the command ends as soon as the lock is held, with 0, and prints the fence alone;
-/// without the lock it ends with another exit code, as those below. A process in a session of its own
-/// keeps the lock until the script ends; a signal to it does not. If the lock is lost, that process
-/// tells the script on its standard error and ends it, with what it has started, before another holder
-/// can get the lock. It does so too if `leasehold` itself is killed.
+/// With --background the command prints the fence and exits with 0 when the lock is held. Without the
+/// lock it exits with another code, as below. A process in a session of its own keeps the lock until
+/// the script ends; signals to it do not release it. If the lock is lost, that process prints a message
+/// on the script's standard error. It then ends the script, and all that the script has started, before
+/// another holder can get the lock. It does so too if `leasehold` itself is killed.
 ///
-/// If standard input is /dev/null, as for jobs that a script starts in the background, and --while-pid
-/// is not given, it holds the lock until a signal comes.
+/// If standard input is /dev/null, as for background jobs of a script, and --while-pid is not given, it
+/// holds the lock until a signal comes.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, after_long_help = exit::HELP)]
 pub(crate) struct Hold {
@@ -163,13 +162,14 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Release the lock as soon as `ask` asks for it
+    /// Release the lock when `ask` requests it
     #[arg(long)]
     pub(crate) until_asked: bool,
 
-    /// Let go after this time at the latest, with exit code 80
+    /// Release the lock after this time, with exit code 80
     ///
-    /// At least 10ms, counted from when the lock was taken. Nobody is kept out after, even if leasehold itself is killed.
+    /// At least 10ms, counted from the grant. Another holder can get the lock after that time, even if
+    /// leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -181,17 +181,17 @@ pub(crate) struct Hold {
     #[arg(long, value_name = "PID", conflicts_with = "ignore_stdin")]
     pub(crate) while_pid: Option<u32>,
 
-    /// Go on holding in the background, and end as soon as the lock is held
+    /// Hold the lock in the background, and exit when it is held
     #[arg(long, requires = "while_pid")]
     pub(crate) background: bool,
 
-    /// The signal by which that process and what it has started end if the lock is lost
+    /// The signal for that process and its descendants if the lock is lost
     /// [default: TERM with --background]
     ///
-    /// It comes 5% of the ttl before another holder can get the lock (20ms to 5s, a quarter of the ttl at
-    /// most). After HUP, INT, QUIT and TERM, KILL follows when three quarters of that time are over; any
-    /// other, such as USR1, comes alone. With --until-asked the same signal comes when `ask` asks for the
-    /// lock, which is then kept until the process has ended.
+    /// It comes 5% of the ttl before another holder can get the lock (20ms to 5s, at most a quarter of the
+    /// ttl). After HUP, INT, QUIT and TERM, KILL follows at three quarters of that time; any other signal,
+    /// such as USR1, comes alone. With --until-asked the same signal comes when `ask` requests the release;
+    /// the lock is kept until the process has ended.
     #[arg(long, value_name = "SIGNAL", value_parser = crate::signals::parse, requires = "while_pid")]
     pub(crate) on_loss: Option<i32>,
 
@@ -199,7 +199,7 @@ pub(crate) struct Hold {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Write to this file what became of the lock, as a JSON document, at each change
+    /// Write the outcome of the lock to this file, as a JSON document, at each change
     ///
     /// As with `run`.
     #[arg(long, value_name = "FILE")]

@@ -17,7 +17,7 @@ pub(crate) struct Ls {
 
     /// List them again at this interval, 2s by default, until a signal comes
     ///
-    /// On a terminal each list replaces the last. If the store goes away, it is asked again.
+    /// On a terminal each list replaces the last. If the store goes away, the list is tried again.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true,
         default_missing_value = "2s", value_parser = duration::parse, allow_hyphen_values = true,
@@ -39,7 +39,7 @@ pub(crate) struct Show {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print what a Redis server has stored for it, a line for each field
+    /// Print the record of the lock in a Redis server, a line for each field
     ///
     /// A token is a secret, so only its fingerprint is printed, as in `token=#1c0ffee2`. A field that
     /// can't be read is printed as bytes, with the reason. A quorum prints this for each node. The words
@@ -51,18 +51,17 @@ pub(crate) struct Show {
     pub(crate) sharing: Sharing,
 }
 
-/// Print what became of a lock
+/// Print the events of a lock
 ///
-/// One line for each event in the store's log, the oldest first: when it was, by the store's clock
-/// in UTC; what it was (granted, handed on, changed, adopted, detached, released, lost, forced);
-/// the fence; the owner, and the process if that has another name; how a release went and the
-/// command ended, or why the lease was lost; and for how long the lock was closed with it.
+/// One line for each event in the store's log, the oldest first. It has the time, by the store's clock
+/// in UTC, and the event (granted, handed on, changed, adopted, detached, released, lost, forced). The
+/// fence and the owner follow, with the process if it has another name. The outcome of a release, the
+/// end of the command, the cause of a loss and the cooldown come last.
 ///
-/// A store keeps a log for clients whose URL says so, `?log=N`: about the last N events, of each
-/// lock on a Redis server, where they are forgotten a week after the last, and of all locks
-/// together in an embedded store. Clients write them after the fact. One may be missing if its
-/// process was killed first or the store was away, and nobody writes that a lease has ended whose
-/// holder is gone.
+/// A store keeps a log for clients with `?log=N` in their URL, of about the last N events. A Redis
+/// server keeps them for each lock, until a week after the last; an embedded store for all locks
+/// together. Clients write an event after it happened. It may be missing if its process was killed
+/// first, or the store was away. The expiry of a lease is not an event.
 ///
 ///   LEASEHOLD_STORE=redis://HOST?log=1000 leasehold run report -- make report
 ///   leasehold log report
@@ -72,7 +71,7 @@ pub(crate) struct Log {
     /// The name of the lock
     pub(crate) key: OsString,
 
-    /// How many events at most
+    /// The number of events at most
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     pub(crate) last: usize,
 
@@ -87,14 +86,14 @@ pub(crate) struct Log {
 
 /// Watch the locks in use
 ///
-/// Shows for each lock its holder, how long it has been held, how long the lease still runs unless
-/// renewed, and the number of waiters. Lists the whole store now and then; in between it asks only for
-/// the locks on the screen.
+/// Shows for each lock its holder, how long it has been held, the rest of the lease unless renewed, and
+/// the number of waiters. Lists the whole store now and then, and between that only the locks on the
+/// screen.
 ///
 ///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
-///   s, r                                       sort by something else; the other way round
+///   s, r                                       change the order; reverse it
 ///   /                                          show only names and owners with this text
-///   x                                          take it away, when you type the end of its fence
+///   x                                          force-release it; type the end of its fence
 ///   q, ctrl-c                                  end
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -120,13 +119,13 @@ pub(crate) struct Top {
 
 /// Show the locks in use on a web page
 ///
-/// For each lock it shows the holder, how long it has held the lock, how long the lease runs on
-/// unless renewed, the waiters, and the holds of the last five minutes that the page has seen. It
-/// prints the page's address, lists the store while a page is open, and ends with a signal.
+/// For each lock it shows the holder, the length of its hold, the rest of the lease unless renewed, and
+/// the waiters. It also shows the holds of the last 5 min that the page has seen. It prints the page's
+/// address, lists the store while a page is open, and ends on a signal.
 ///
-/// All who reach the address may look, other users of this machine too. The page only shows,
-/// unless --allow-release is given. Then those with the printed address, which has a token in it,
-/// can take a lease away by typing the end of its fence.
+/// Every client that reaches the address may look, also other users of this machine. The page only
+/// shows, unless --allow-release is given. The printed address then has a token, with which a user can
+/// force-release a lease by typing the end of its fence.
 ///
 ///   leasehold ui
 ///   ssh -L 9465:127.0.0.1:9465 host leasehold ui
@@ -140,7 +139,7 @@ pub(crate) struct Ui {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9465")]
     pub(crate) listen: std::net::SocketAddr,
 
-    /// A name by which browsers reach it, besides localhost and addresses
+    /// A name by which browsers reach it, in addition to localhost and addresses
     #[arg(long = "host", value_name = "NAME")]
     pub(crate) hosts: Vec<String>,
 
@@ -151,7 +150,7 @@ pub(crate) struct Ui {
     )]
     pub(crate) every: Duration,
 
-    /// Let those with the printed address take leases away
+    /// Let users with the printed address force-release leases
     #[arg(long)]
     pub(crate) allow_release: bool,
 }
@@ -163,7 +162,7 @@ pub(crate) enum Sort {
     Name,
     /// Held for longest first
     Held,
-    /// Whose lease ends first
+    /// With the lease that expires first
     Left,
     /// With most waiters first
     Waiting,
@@ -192,11 +191,11 @@ impl Sort {
 
 /// Print the locks in use as numbers for Prometheus, or serve them
 ///
-/// Counts the locks that are held, closed and waited for, and tells the age of the oldest hold, the
-/// longest wait, and whether the store answered. If it did not, leasehold_store_up is 0, and without
-/// --listen the exit code is that of the failure. Each scrape lists the store. With --listen it prints
-/// the address that it serves, with the port that it got if you gave port 0. Every client that reaches
-/// the address may read, but no page of another site. Ends on a signal.
+/// Counts the locks that are held, closed and waited for. Gives the age of the oldest hold, the longest
+/// wait, and whether the store answered. If it did not, leasehold_store_up is 0, and without --listen
+/// the exit code is that of the failure. Each scrape lists the store. With --listen it prints the
+/// address that it serves, with the port that it got for port 0. Every client that reaches the address
+/// may read, but no page of another site. Ends on a signal.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
     /// Only locks whose names start with this
@@ -206,7 +205,7 @@ pub(crate) struct Metrics {
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) listen: Option<std::net::SocketAddr>,
 
-    /// A name by which scrapers reach it, besides localhost and addresses
+    /// A name by which scrapers reach it, in addition to localhost and addresses
     #[arg(long = "host", value_name = "NAME", requires = "listen")]
     pub(crate) hosts: Vec<String>,
 
@@ -217,13 +216,13 @@ pub(crate) struct Metrics {
 
 /// Explain why a lock is not free
 ///
-/// Prints its holders, with their notes and since when they hold it, and what a holder's process does
-/// if it runs on this machine; the waiters, in order; what the holders themselves wait for, and whether
-/// that is a deadlock; when a closed lock was last taken; of a free lock what of its store may keep it
-/// from being granted, as doctor has it; and what you can do. Changes nothing.
+/// Prints its holders, with their notes and the length of their hold, and their processes on this
+/// machine. The waiters follow in order, and the locks that the holders wait for themselves, with a
+/// deadlock. For a lock that is cooling down it prints the last holder, and for a free lock the problems
+/// of its store, as `doctor` does. Then it prints the commands that help. Changes nothing.
 ///
-/// It lists the store to find what the holders wait for. It tells holders and waiters apart by their
-/// owner names, so all tasks of one process look like one.
+/// It lists the store to find the locks that the holders wait for. It distinguishes holders and waiters
+/// by their owner names, so all tasks of one process look like one.
 #[derive(Args, Debug)]
 pub(crate) struct Why {
     /// The name of the lock
@@ -237,17 +236,16 @@ pub(crate) struct Why {
 /// Check whether the store is set up well for locks
 ///
 /// On a server it checks eviction, memory, persistence, replicas, role, version, clock, rights,
-/// scripts and messages, by asking and by trying. In a directory it checks the file system, free
-/// space, rights and place. It changes nothing. It prints the worst finding first, with what to
-/// set, and exits with 79 if any is worse than a note, else with 0.
+/// scripts and notifications. In a directory it checks the file system, free space, rights and path.
+/// It changes nothing. It prints the worst finding first, with its remedy. It exits with 79 if any is
+/// worse than a note, else with 0.
 ///
-/// With --probe it also finds out by experiment whether locks work, whatever the store calls
-/// itself. On scratch names below `doctor/probe/` six contenders take one lock as quickly as they
-/// can, waiters are woken, a lease ends by itself, clocks are compared, and 200 locks have to
-/// stay. That takes some seconds and leaves nothing behind; of a probe that a signal ended a server
-/// forgets the last in some seconds, of one that was killed in a little over a minute. In place of a
-/// directory in which there is no store yet it tries one beside it, on the same file system, and
-/// removes that. The report names no host and no directory, so it can be shared.
+/// With --probe it also finds out by experiment whether locks work on any store. It uses scratch names
+/// below `doctor/probe/`. Six contenders take one lock as quickly as they can, waiters are notified, a
+/// lease expires, clocks are compared, and 200 locks must stay. That takes some seconds and leaves
+/// nothing behind. After a signal a server forgets the rest in some seconds, after KILL in a little
+/// over a minute. Without a store in the directory yet, it tries a temporary one on the same file
+/// system. The report names no host and no directory, so it can be shared.
 ///
 /// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
 /// prefix and the database in the store's URL. It does not connect.
@@ -262,7 +260,7 @@ pub(crate) struct Doctor {
     #[arg(long, conflicts_with = "acl")]
     pub(crate) json: bool,
 
-    /// Find out by experiment too
+    /// Make experiments too
     #[arg(long, conflicts_with = "acl")]
     pub(crate) probe: bool,
 
@@ -270,7 +268,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) acl: bool,
 
-    /// What the user may do [default: lock,wait,share,list]
+    /// The features that the user may use [default: lock,wait,share,list]
     #[arg(
         long = "feature",
         value_name = "FEATURE",
@@ -295,7 +293,7 @@ pub(crate) struct Doctor {
 pub(crate) enum Feature {
     /// Take exclusive locks that are free, renew, release, show and force-release them
     Lock,
-    /// Wait in line and be woken
+    /// Wait in the queue and be notified
     Wait,
     /// Share locks: read-write locks and semaphores
     Share,

@@ -47,16 +47,17 @@ pub(crate) struct Cli {
 const LONG_ABOUT: &str = "\
 Run jobs under a distributed lock: one at a time, on one machine or on many.
 
-A lock is a name. Its holder has a lease, which ends by itself when its ttl runs out, so a crash \
-never keeps others out for ever. `run` renews the lease while the command runs, and stops the \
+A lock is a name. Its holder has a lease, which expires after its ttl, so a crash never blocks the \
+lock for ever. `run` renews the lease while the command runs, and stops the \
 command before another holder can get the lock.
 
-A store grants the leases. It is the first of these that is given: --store, LEASEHOLD_STORE, the \
-config file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml; its keys are \
-`store`, `default_store`, `password_file`, `ttl`, `owner` and `retry_store`). Without any it is the \
-embedded store in /var/lib/leasehold, which members of the group leasehold share, or, on a machine \
-without that directory, in /tmp/leasehold-UID (root's: /run/leasehold). All your processes on this \
-machine share that one, those of cron and services included. A variable that is set and empty is an error.";
+A store grants the leases. It is the first that is given: --store, LEASEHOLD_STORE, or the config \
+file ($XDG_CONFIG_HOME/leasehold/config.toml, then /etc/leasehold/config.toml). The keys of that file \
+are `store`, `default_store`, `password_file`, `ttl`, `owner` and `retry_store`.
+
+Without any of them it is the embedded store in /var/lib/leasehold, which the group leasehold shares. \
+On a machine without that directory it is /tmp/leasehold-UID (root's: /run/leasehold). Your processes \
+on this machine share it, also those of cron and services. A variable that is set and empty is an error.";
 
 impl Cli {
     /// What was typed. Before a `--`, `run` takes several names; without
@@ -233,61 +234,59 @@ impl Command {
 /// Run a command under a lock
 ///
 /// Takes the lock, runs the command, releases the lock, and exits with the command's exit code.
-/// leasehold renews the lease while the command runs. If the lease is lost all the same, because the
-/// store went away or an operator released it, everything that the command has started gets TERM, and
-/// KILL before another holder can get the lock. The exit code is then 76.
+/// leasehold renews the lease while the command runs. A lease is lost if the store goes away, or an
+/// operator force-releases it. Everything that the command has started then gets TERM, and KILL before
+/// another holder can get the lock. The exit code is 76.
 ///
-/// The command has the open files that leasehold was given, /dev/null in the place of a standard one
-/// that is closed, and a process group of its own. Its parent is leasehold's watchdog, and that one's
-/// parent is leasehold. leasehold forwards signals to that group, except those that concern leasehold
-/// alone: KILL and STOP, faults (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ) and its own use of
-/// pipes and terminal (PIPE, TTIN, TTOU). On a terminal the command is the foreground job, so Ctrl-C
-/// and Ctrl-Z work as usual. A job that is suspended for longer than the ttl loses its lock and is
-/// killed: by Ctrl-Z, by any other stop of a command in front, or since it reads the terminal from
-/// the background. A command that is stopped where it has no terminal in front, say by STOP, keeps
-/// the lock, for as long as --max-hold lets it.
+/// The command has the open files that leasehold was given, with /dev/null for a closed standard one.
+/// It has a process group of its own. Its parent is leasehold's watchdog, a child of leasehold.
+/// leasehold forwards signals to that group, except those for leasehold itself: KILL and STOP, faults
+/// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ), pipes and terminal (PIPE, TTIN, TTOU).
+///
+/// On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job that is
+/// suspended for longer than the ttl loses its lock and is killed. A command that is stopped without a
+/// terminal in front, as by STOP, keeps the lock, for as long as --max-hold allows.
 ///
 /// If leasehold is killed, also by a fault, everything that the command has started dies with it. If
-/// leasehold is stopped, all of it is killed when the lease is over. It makes no difference which
-/// group, session or user a process has changed to (timeout, set -m, setsid, su, sudo), except that
-/// only root can end processes of other users: for those the lock is kept until they have ended or it
-/// is lost. On systems other than Linux only the process group is ended.
+/// leasehold is stopped, all of it is killed when the lease expires. This holds for processes in other
+/// groups, sessions and users (timeout, set -m, setsid, su, sudo). Only root can end processes of other
+/// users: for them the lock is kept until they end, or it is lost. On systems other than Linux only the
+/// process group is ended.
 ///
-/// What the command leaves running when it exits is left alone, without the lock, unless
-/// --until-all-end is given. A signal or a key that asks the command to end asks all of it: leasehold
-/// then keeps the lock until the rest has ended too, however long that takes. Another such signal
-/// kills the rest. When another signal ends the command's first process, say from the out-of-memory
-/// killer, the rest gets TERM, and KILL within the grace, and the lock is kept until it has ended.
+/// Processes that the command leaves running when it exits live on without the lock, unless
+/// --until-all-end is given. A signal or a key that ends the command is for all of it: leasehold keeps
+/// the lock until the rest has ended too. The same signal again kills the rest. If another signal ends
+/// the first process, as from the out-of-memory killer, the rest gets TERM, and KILL within the grace.
+/// The lock is kept until it has ended.
 ///
-/// Several names before the `--` are taken together, all or none, and held together: when one is
-/// lost, all are. Such sets never deadlock, whatever the order of their names. Without a `--` the first
-/// word is the name and the rest is the command. A command with a `--` of its own needs one before it,
-/// too: `leasehold run deploy -- git checkout -- file`. So has a name that begins with a dash:
+/// Several names before the `--` are taken together, all or none, and held together: if one is lost,
+/// all are. Such sets never deadlock, in any order of their names. Without a `--` the first word is the
+/// name and the rest is the command. A command with a `--` of its own needs one before it:
+/// `leasehold run deploy -- git checkout -- file`. So does a name that begins with a dash:
 /// `leasehold run -- -name -- true`.
 ///
 /// The command finds in its environment:
-///   LEASEHOLD_KEY          the name of the lock; several names are each on a line, as given
+///   LEASEHOLD_KEY          the name of the lock; of several, each on a line, as given
 ///   LEASEHOLD_FENCE        the fencing token, a number larger than that of every earlier holder.
-///                          Show it to the resource that the lock protects. Several fences are
-///                          each on a line, in the order of the names
+///                          Show it to the resource that the lock protects. Of several locks, each
+///                          is on a line, in the order of the names
 ///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
-///   LEASEHOLD_OWNER        the owner that others see; not with --interop, but for shedlock
+///   LEASEHOLD_OWNER        the owner that others see; not with --interop, except for shedlock
 ///   LEASEHOLD_OUTER        the processes of this and of the commands around it, each on a line; not
 ///                          with --interop. A leasehold below that would wait for a lock of theirs
-///                          exits with 75 instead, also without the variable where the system shows
-///                          it those processes
-///   LEASEHOLD_DEADLINE_MS  until when the lock was held for certain when the command started, in ms
-///                          on the machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime).
-///                          Renewals move it on. The command need not watch it: if renewals fail,
-///                          leasehold sends TERM then, and KILL within the grace that follows
-///   LEASEHOLD_STORE        the store of the lock, without its password, so that a leasehold in the
-///                          command asks the same one
+///                          exits with 75
+///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
+///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
+///                          move it on. The command need not watch it: if renewals fail, leasehold
+///                          sends TERM then, and KILL within the grace that follows
+///   LEASEHOLD_STORE        the store of the lock, without its password, for a leasehold in the
+///                          command
 ///   LEASEHOLD_PASSWORD_FILE, LEASEHOLD_CONFIG
 ///                          the password file and the config file that were named, if any
 ///
-/// The environment has no password of the store. A leasehold in the command has it from one of these
+/// The environment has no password of the store. A leasehold in the command reads it from one of these
 /// files, or fails with 69.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
@@ -303,17 +302,18 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) taking: Taking,
 
-    /// Keep the lock closed for so long after the command has ended, 0 to 365 days
+    /// The cooldown: keep other holders out for this time after the command, 0 to 365 days
     ///
-    /// It begins with the release. A store that can't be asked then does not set it, and a warning says so.
+    /// It begins with the release. If the store does not answer the release, a warning says that the
+    /// cooldown may be missing.
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Cooldown>,
 
-    /// The command's time-out: hold the lock for no longer, and end the command before that
+    /// The timeout of the command: hold the lock for this time at most, and stop the command before
     ///
-    /// At least 10ms, counted from when the lock was taken. The command gets TERM, then KILL, in the last --grace
-    /// of that time, and the exit code is 80 whatever the command makes of it. No other holder gets
-    /// the lock before, and none is kept out after, even if leasehold itself is killed.
+    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace of
+    /// that time, and the exit code is 80. Another holder can get the lock after that time, even if
+    /// leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -332,7 +332,7 @@ pub(crate) struct Run {
 
     /// With --once-per: reopen the period if the command fails, so that another start can retry
     ///
-    /// The period stays closed if the lock is lost, as by a forced release.
+    /// The period stays closed if the lock is lost, as by `force-release`.
     #[arg(long)]
     pub(crate) reopen_on_failure: bool,
 }
@@ -344,13 +344,13 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 
 /// Run a command on one host at a time: on the leader
 ///
-/// Waits in line for the leadership, then runs the command as `run` does. When the leadership is lost,
-/// leasehold ends the command before another candidate can lead, and campaigns again. When the command
-/// ends by itself, leasehold exits with its exit code; with --restart it campaigns again. The
-/// environment of the command is that of `run`; LEASEHOLD_FENCE grows from leader to leader.
+/// Waits for the leadership, then runs the command as `run` does. If the leadership is lost, leasehold
+/// stops the command before another candidate can lead, and campaigns again. When the command ends by
+/// itself, leasehold exits with its exit code; with --restart it campaigns again. The environment of
+/// the command is as for `run`; LEASEHOLD_FENCE grows from leader to leader.
 ///
-/// -n and -w limit each campaign. Without them leasehold retries a store that can't be reached, at the
-/// start or later, for as long as it takes.
+/// -n and -w limit each campaign. Without them leasehold retries without limit if the store is away,
+/// at the start or later.
 #[derive(Args, Debug)]
 #[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Elect {
@@ -362,14 +362,14 @@ pub(crate) struct Elect {
 
     /// Campaign again when the command has ended, whatever its exit code
     ///
-    /// Not if a signal asked it to end. Starts the command at most once a second.
+    /// Not if a signal ended it. Starts the command at most once a second.
     #[arg(long)]
     pub(crate) restart: bool,
 
-    /// The longest term: lead for no longer, and campaign again behind those who wait
+    /// The longest term: lead for this time at most, and campaign again behind the waiters
     ///
-    /// At least 10ms, counted from when the post was taken. The command gets TERM, then KILL, in the last --grace of that
-    /// time. Nobody is kept out after, even if leasehold itself is killed.
+    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace of
+    /// that time. Another candidate can lead after that time, even if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -384,7 +384,7 @@ leasehold elect [OPTIONS] <KEY> [--] <CMD>...
 /// Print the leader, and again whenever it changes
 ///
 /// Prints one line for each leader: its fence, its owner, its notes. Without a leader each of them is
-/// `-`. Asks the store once a second. Ends on a signal, or when its output is closed.
+/// `-`. Polls the store once a second. Ends on a signal, or when its output is closed.
 #[derive(Args, Debug)]
 pub(crate) struct Observe {
     /// The name of the election
@@ -398,7 +398,7 @@ pub(crate) struct Observe {
 /// Wait until a lock could be taken, without taking it
 #[derive(Args, Debug)]
 pub(crate) struct Wait {
-    /// The name of the lock, or several, which have to be free at once
+    /// The name of the lock, or several, which must be free at one time
     #[arg(value_name = "KEY", required = true)]
     pub(crate) keys: Vec<OsString>,
 
@@ -409,15 +409,15 @@ pub(crate) struct Wait {
     #[arg(short, long)]
     pub(crate) shared: bool,
 
-    /// Until so many permits of a semaphore are free
+    /// Until this number of permits of a semaphore is free
     #[arg(long, value_name = "M", conflicts_with = "shared")]
     pub(crate) permits: Option<std::num::NonZeroU32>,
 }
 
-/// Take a lock away from its holder
+/// End the lease of another holder
 ///
-/// The holder learns of it at its next renewal, at most a third of its ttl later. Until then it goes on
-/// working, so end the holder first if you can.
+/// The holder learns of it at its next renewal, at most a third of its ttl later. Until then it works
+/// on, so end its process first if you can.
 #[derive(Args, Debug)]
 pub(crate) struct ForceRelease {
     /// The name of the lock
@@ -428,28 +428,28 @@ pub(crate) struct ForceRelease {
     pub(crate) fence: u64,
 }
 
-/// Ask the holders of a lock to let go
+/// Request the release of a lock from its holders
 ///
-/// The holder decides. It learns of the request within a second if it waits for one, as `run --on-ask`
-/// and `hold --until-asked` do, else at its next renewal. `show` names the owner that asked.
+/// The holder decides. `run --on-ask` and `hold --until-asked` learn of the request within a second,
+/// other holders at their next renewal. `show` names the owner of the request.
 #[derive(Args, Debug)]
 pub(crate) struct Ask {
     /// The name of the lock
     pub(crate) key: OsString,
 
-    /// Ask only the holder with this fence, as `show` prints it
+    /// Only from the holder with this fence, as `show` prints it
     #[arg(long, value_name = "N", value_parser = options::fence, allow_hyphen_values = true)]
     pub(crate) fence: Option<u64>,
 
-    /// The name of the owner that asks, for people [default: HOST_PID_TAG]
+    /// The owner of the request, for people [default: HOST_PID_TAG]
     #[arg(long, value_name = "NAME", value_parser = options::owner)]
     pub(crate) owner: Option<String>,
 }
 
 /// Change the limit of a semaphore in use
 ///
-/// Permits that are held stay held, even above a lower limit. Waiters that want more permits than the
-/// new limit are refused. From then on all users of the name have to give the new limit.
+/// Held permits stay held, even above a lower limit. Waiters that want more permits than the new limit
+/// are refused. From then on all users of the name must give the new limit.
 #[derive(Args, Debug)]
 pub(crate) struct SetLimit {
     /// The name of the lock

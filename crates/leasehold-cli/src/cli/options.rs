@@ -25,16 +25,16 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<OsString>,
 
-    /// Fail if no store is named, rather than take the default one
+    /// Fail if no store is named, instead of using the default store
     ///
-    /// `default_store = "no"` in a config file says so for all commands.
+    /// `default_store = "no"` in a config file does this for all commands.
     #[arg(long, global = true)]
     pub(crate) no_default_store: bool,
 
     /// A file with the store's password on its first line [env: LEASEHOLD_PASSWORD_FILE]
     ///
-    /// Without the option the password is that in the store's URL, else that of the variable's file,
-    /// else that in LEASEHOLD_PASSWORD.
+    /// Without the option the password comes from the store's URL, else from the file of the variable,
+    /// else from LEASEHOLD_PASSWORD.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
@@ -52,11 +52,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Don't say that the lock is busy, nor what leasehold waits for
+    /// Print nothing about a busy lock or a wait
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 
-    /// Log to stderr what happens; twice for details, three times for all
+    /// Log events to stderr; twice for details, three times for all
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -69,8 +69,8 @@ pub(crate) struct Sharing {
     /// LAYOUT is redis-py, python-redis-lock, node-redlock, redis-semaphore, redislock, redsync,
     /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for any
     /// other that keeps a string at the lock's name. The store is a Redis server, and the name is
-    /// the library's. These layouts have no readers, semaphores, periods or cool-downs, and no order
-    /// of arrival. shedlock and redisson have no notes, only shedlock has an owner's name, and only
+    /// the library's. These layouts have only exclusive locks, without periods, cooldowns and a queue.
+    /// Notes are missing in shedlock and redisson. Only shedlock has an owner's name, and only
     /// redisson-fenced has a fence.
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     pub(crate) interop: Option<Layout>,
@@ -79,11 +79,10 @@ pub(crate) struct Sharing {
 /// What becomes of locks of other libraries' that have no end.
 #[derive(Args, Debug)]
 pub(crate) struct Leftovers {
-    /// Give a lock of the other library that is found without expiry this one, and take it after
+    /// Give a lock of the other library without expiry this one, and take it afterwards
     ///
-    /// It is taken for the leftover of a program that died between two commands. Only where no
-    /// program holds locks without expiry on purpose. Both steps are in the log (-v). Without this
-    /// such a lock is left alone.
+    /// Such a lock is a leftover of a program that died between two commands. Use this only where no
+    /// program holds locks without expiry on purpose. Both steps are in the log (-v).
     #[arg(
         long, value_name = "TIME", requires = "interop",
         value_parser = duration::ttl, allow_hyphen_values = true,
@@ -98,7 +97,7 @@ pub(super) fn layout(text: &str) -> Result<Layout, String> {
 /// How long to wait for a lock.
 #[derive(Args, Debug)]
 pub(crate) struct Waiting {
-    /// Do not wait: give up at once if the lock is held
+    /// Do not wait: fail at once if the lock is held
     #[arg(short, long, aliases = ["nonblock", "nonblocking", "nb"], conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
@@ -111,11 +110,11 @@ pub(crate) struct Waiting {
     )]
     pub(crate) wait: Option<Duration>,
 
-    /// Wait even for a lock that a command around this one holds, which may wait for this one
+    /// Wait also for a lock that a command around this one holds, which may wait for this one
     #[arg(long)]
     pub(crate) wait_for_outer: bool,
 
-    /// The exit code for a lock that is held, or a wait that ran out
+    /// The exit code for a lock that is held, or a wait that timed out
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
 }
@@ -174,7 +173,7 @@ fn note(text: &str) -> Result<String, String> {
 pub(crate) struct Kinds {
     /// Share the lock with other holders that share it, while no holder has it alone
     ///
-    /// A waiter that wants the lock alone goes before those that come later to share it.
+    /// A waiter that wants the lock alone goes before later waiters that share it.
     #[arg(short, long)]
     pub(crate) shared: bool,
 
@@ -184,30 +183,30 @@ pub(crate) struct Kinds {
 
     /// Be one of at most N holders: the name is a semaphore with N permits
     ///
-    /// All users of the name have to give the same N, or --stored-limit; `set-limit` changes it.
+    /// All users of the name must give the same N, or --stored-limit; `set-limit` changes it.
     #[arg(long, value_name = "N", value_parser = number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
 
-    /// With --limit: take the limit that the name is in use with, where it is not N
+    /// With --limit: use the limit that the name is in use with, if it is not N
     ///
-    /// Without it another N is refused. For a deployment that changes N: give it to old and new alike.
+    /// Without it another N is refused. For a deployment that changes N, give it to old and new programs.
     #[arg(long)]
     pub(crate) stored_limit: bool,
 
-    /// How many of the N permits to take, all at once [default: 1]
+    /// The number of permits to take, all at once [default: 1]
     #[arg(long, value_name = "M", value_parser = number, allow_hyphen_values = true)]
     pub(crate) permits: Option<u32>,
 
     /// Start at most once per period on all hosts: the grant closes the lock for this long
     ///
-    /// 1 ms to 365 days. The period begins with the grant; with replicas= the command starts a little later, once they
-    /// have confirmed it. It never waits for the lock: a closed period counts as a busy lock, and stays
-    /// closed even if the holder crashes. For a schedule, give a period that is clearly shorter than the
-    /// interval, such as 55m for every hour. Otherwise a start that is a little late keeps out the next
-    /// one. A message says so where less than 5 % of the period was left.
+    /// 1 ms to 365 days. The period begins with the grant; with replicas= the command starts when they
+    /// have confirmed it. It never waits: a closed period counts as a busy lock, and stays closed even if
+    /// the holder crashes. For a schedule, give a period clearly shorter than the interval, such as 55m
+    /// for every hour. Otherwise a delayed start blocks the next one. A message warns if less than 5 % of
+    /// the period was left.
     ///
-    /// Who ran it, when, and how that ended is told by `leasehold why KEY`: the store keeps a short log
-    /// of it, as of all that is done with `log=N` in its URL; with `log=0` it keeps none.
+    /// `leasehold why KEY` prints the owner, the time and the end of the last run. The store keeps a short
+    /// log for that; with `log=0` in its URL it keeps none.
     #[arg(long, value_name = "TIME", value_parser = duration::period, allow_hyphen_values = true)]
     pub(crate) once_per: Option<Duration>,
 }
@@ -219,15 +218,14 @@ pub(crate) struct Job {
     #[arg(short = 'c', long = "command", value_name = "COMMAND LINE", conflicts_with = "cmd")]
     pub(crate) shell: Option<OsString>,
 
-    /// The time to end the command when the lock is lost, all of it before the deadline
-    /// [default: 5% of the ttl, within 20ms and 5s, a quarter of the ttl at most]
+    /// The time before the deadline in which a command ends when the lock is lost
+    /// [default: 5% of the ttl, 20ms to 5s, at most a quarter of the ttl]
     ///
-    /// The command gets TERM at its start, and KILL when three quarters of it are over. At most half
-    /// of the ttl.
+    /// The command gets TERM at its start, and KILL after three quarters of it. At most half of the ttl.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Send the command's process group this signal, such as TERM, when `ask` asks for the lock
+    /// Send the command's process group this signal, such as TERM, when `ask` requests the release
     ///
     /// leasehold learns of the request within a second. Without this option it prints a line on
     /// stderr, at most a third of the ttl later. It keeps the lock until the command ends.
@@ -236,17 +234,16 @@ pub(crate) struct Job {
 
     /// Keep the lock until everything that the command has started has ended, daemons too
     ///
-    /// Without this the lock is released when the command's first process exits: what that leaves
-    /// running was meant to live on.
+    /// Without this the lock is released when the command's first process exits. Processes that it
+    /// leaves running live on.
     #[arg(long)]
     pub(crate) until_all_end: bool,
 
-    /// Write to this file what became of the lock and the command, as a JSON document
+    /// Write the outcome of the lock and the command to this file, as a JSON document
     ///
-    /// Whether the lock was granted and with which fence, whether and why it was lost, how its release
-    /// went and how late it was, how the command ended, and leasehold's own exit code, which no code of the
-    /// command can be mistaken for. The file is replaced in one step at each change, first before the lock
-    /// is asked for; `exit` is null until the end.
+    /// It has the grant and its fence, a loss and its cause, the release and its delay, the end of the
+    /// command, and leasehold's own exit code apart from the command's. The file is replaced in one step
+    /// at each change, first before the lock is requested; `exit` is null until the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) status: Option<PathBuf>,
 

@@ -26,7 +26,7 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
     if args.lease_file.is_none() && output::is_closed() {
         return Err(Failure::new(
             Exit::Output,
-            "standard output is closed, so nobody would get the lease; give --lease-file FILE",
+            "standard output is closed, so the lease would be lost; give --lease-file FILE",
         ));
     }
     let file = args.lease_file.as_deref().map(|path| LeaseFile::at(path, layout)).transpose()?;
@@ -86,8 +86,8 @@ impl Keeper<'_> {
         let shown = file.path.display();
         if let Some(place) = old.place_but(&self.context.settings.place()) {
             return Err(self.request.in_vain(&format!(
-                "{shown} has a lease that was taken at {place} and may be held there; release it \
-                 there, or name another file"
+                "{shown} has a lease that may be held at {place}; release it there, or name \
+                 another file"
             )));
         }
         for lease in old.leases.iter().filter(|lease| !but.contains(lease.key())) {
@@ -97,8 +97,8 @@ impl Keeper<'_> {
                 let path = typed::quoted(&file.path.to_string_lossy());
                 let release = typed::command(&format!("release --lease-file {path}"));
                 return Err(self.request.in_vain(&format!(
-                    "{shown} has a lease of \"{}\" that is still held; give it back with `{release}`, or \
-                     name another file",
+                    "{shown} has a lease of \"{}\" that is still held; release it by `{release}`, \
+                     or name another file",
                     lease.key()
                 )));
             }
@@ -128,7 +128,7 @@ impl Keeper<'_> {
         match output::data_patiently(&text).await {
             // A lease that nobody has read is no success, even where other data would do.
             Err(failure) if failure.exit == Exit::Success && !in_file => {
-                Err(Failure::new(Exit::Output, "the lease could not be printed; it is given back"))
+                Err(Failure::new(Exit::Output, "the lease could not be printed, so it is released"))
             }
             other => other,
         }

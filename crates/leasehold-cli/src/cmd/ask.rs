@@ -22,15 +22,18 @@ pub(crate) async fn ask(args: &Ask, context: &Context) -> Outcome {
     };
     match (asked, fence) {
         (0, None) => {
-            Err(Failure::new(Exit::Lost, format!("ask for \"{key}\" at {at}: nobody holds it")))
+            Err(Failure::new(Exit::Lost, format!("ask \"{key}\" at {at}: it has no holder")))
         }
         (0, Some(fence)) => Err(Failure::new(
             Exit::Lost,
-            format!("ask for \"{key}\" at {at}: nobody holds it with fence {fence}; look again"),
+            format!("ask \"{key}\" at {at}: it has no holder with fence {fence}; look again"),
         )),
         (holders, _) => {
             let s = if holders == 1 { "" } else { "s" };
-            output::message(&format!("asked {holders} holder{s} of \"{key}\" at {at} to let go"));
+            output::message(&format!(
+                "requested the release of \"{key}\" at {at} from {holders} \
+                                      holder{s}"
+            ));
             Ok(Exit::Success)
         }
     }

@@ -52,7 +52,7 @@ pub(crate) async fn doctor(args: &Doctor, context: &Context) -> Outcome {
 async fn examine(args: &Doctor, context: &Context) -> Outcome<(String, Vec<Finding>)> {
     let (mut location, mut findings) = match context.connect_to_look().await? {
         Some(client) => (client.location().to_owned(), client.examine().await?),
-        None => (context.settings.place(), vec![not_made_yet()]),
+        None => (context.settings.place(), vec![not_made_yet("no store is here yet")]),
     };
     if args.probe {
         if context.settings.store_is_absent() {
@@ -74,12 +74,12 @@ async fn examine(args: &Doctor, context: &Context) -> Outcome<(String, Vec<Findi
 /// gone again after.
 async fn probe_beside(context: &Context) -> Outcome<Vec<Finding>> {
     let not_made = |why: &str| {
-        let found = format!("there is no store here yet, and no experiment was made: {why}");
-        let means =
-            "whether locks work here is not known; the first command that takes one makes it";
+        let found = format!("no store is here yet, and no experiment was made: {why}");
+        let means = "whether locks work here is unknown; the first command that takes a lock makes the \
+             store";
         vec![
             Finding::new(Severity::Warning, "store", found, means)
-                .advise("take a lock, and ask again"),
+                .advise("take a lock, and examine again"),
         ]
     };
     let settings = &context.settings;
@@ -97,11 +97,9 @@ async fn probe_beside(context: &Context) -> Outcome<Vec<Finding>> {
     context.close().await;
     drop(scratch);
     let probed = probed?.into_iter().map(|finding| without(finding, &names)).collect();
-    let found = "there is no store here yet: the experiments were made in one beside it, on the same \
-                 file system, which is gone again";
-    let means = "no lock is held in it; the first command that takes one makes it";
-    let note = Finding::new(Severity::Note, "store", found, means)
-        .advise("look again once a lock was taken here");
+    let found = "no store is here yet: the experiments ran in a temporary one beside it, on the same \
+                 file system";
+    let note = not_made_yet(found);
     Ok([vec![note], probed].concat())
 }
 
@@ -219,10 +217,10 @@ fn without(mut finding: Finding, names: &[(String, String)]) -> Finding {
     finding
 }
 
-fn not_made_yet() -> Finding {
-    let means = "no lock is held in it; the first command that takes one makes it";
-    Finding::new(Severity::Note, "store", "there is no store here yet", means)
-        .advise("look again once a lock was taken here")
+fn not_made_yet(found: &'static str) -> Finding {
+    let means = "no lock is held; the first command that takes a lock makes the store";
+    Finding::new(Severity::Note, "store", found, means)
+        .advise("examine again after a lock was taken here")
 }
 
 fn print_rule(args: &Doctor, context: &Context) -> Outcome {
@@ -232,22 +230,20 @@ fn print_rule(args: &Doctor, context: &Context) -> Outcome {
     };
     if !context.settings.is_on_a_server() {
         return Err(Failure::config(
-            "only a Redis or Valkey server has users with rights of their own; name one with \
-             --store redis://HOST",
+            "only Redis and Valkey servers have users with rights; name one with --store \
+             redis://HOST",
         ));
     }
     let scheme = context.settings.store().split(':').next().unwrap_or_default();
     let several = match scheme {
         "spread" => Some(("spread store", "")),
-        _ if scheme.starts_with("quorum") => {
-            Some(("quorum", " and, beside the others, --feature quorum"))
-        }
+        _ if scheme.starts_with("quorum") => Some(("quorum", ", and add --feature quorum")),
         _ => None,
     };
     if let Some((whole, feature)) = several {
         return Err(Failure::config(format!(
-            "each server of a {whole} has users of its own; name one of them with \
-             --store redis://HOST{feature}"
+            "each server of a {whole} has its own users; name one with --store \
+             redis://HOST{feature}"
         )));
     }
     // A name that was typed is to blame before the URL is.

@@ -10,18 +10,21 @@ use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// Of a lock that is free, or whose store nobody has made yet.
-pub(crate) const NOBODY: &str = "nobody holds it";
+pub(crate) const NO_HOLDER: &str = "it has no holder";
 
 pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
     let key = arguments::key(&args.key)?;
     let fence = arguments::fence(args.fence)?;
     let Some(client) = context.connect_to_look().await? else {
         let at = context.settings.place_looked_at();
-        return Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {NOBODY}")));
+        return Err(Failure::new(
+            Exit::Lost,
+            format!("force-release \"{key}\" at {at}: {NO_HOLDER}"),
+        ));
     };
     let (by, at) = (client.owner().clone(), client.location().to_owned());
     let Some(why) = why_not(&client.force_release(&key, fence).await?) else {
-        output::message(&format!("{by} took \"{key}\" (fence {fence}) away at {at}"));
+        output::message(&format!("{by} force-released \"{key}\" (fence {fence}) at {at}"));
         return Ok(Exit::Success);
     };
     Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {why}")))
@@ -33,8 +36,8 @@ pub(crate) fn why_not(done: &Forced) -> Option<String> {
         Forced::Released => None,
         Forced::OtherFence { fences } => {
             let fences: Vec<String> = fences.iter().map(Fence::to_string).collect();
-            Some(format!("it is held under another fence ({}); look again", fences.join(", ")))
+            Some(format!("it is held with another fence ({}); look again", fences.join(", ")))
         }
-        _ => Some(NOBODY.to_owned()),
+        _ => Some(NO_HOLDER.to_owned()),
     }
 }

@@ -47,22 +47,21 @@ impl LastRun {
         };
         let fence = began.fence;
         let (owner, at) = (&began.owner, log::time(began));
-        let first = format!("  {owner}{process} had it last, from {at} on, with fence {fence}");
+        let first = format!("  {owner}{process} held it last, from {at} on, with fence {fence}");
         let second = match ended {
             Some(end) => {
                 let how = end.how.as_ref().map(|how| format!(" ({})", how.replace('_', " ")));
                 let (word, at) = (end.event.replace('_', " "), log::time(end));
                 let result = match &end.result {
-                    Some(result) => format!("; how its work ended: {}", escape::terminal(result)),
+                    Some(result) => format!("; its work ended with: {}", escape::terminal(result)),
                     None => String::new(),
                 };
                 format!("  it was {word}{} at {at}{result}", how.unwrap_or_default())
             }
             None if *handed_over => {
-                "  it was left to another process to release, which tells this log nothing"
-                    .to_owned()
+                "  another process was to release it, which this log does not record".to_owned()
             }
-            None => "  how it ended nobody has told: its process may have been killed".to_owned(),
+            None => "  its end is not in the log: its process may have been killed".to_owned(),
         };
         vec![first, second]
     }

@@ -42,7 +42,7 @@ pub(crate) async fn log(args: &Log, context: &Context) -> Outcome {
     if entries.is_empty() && !args.json {
         output::message(&format!(
             "the store at {} has no events of \"{key}\"; it keeps those of clients whose store URL \
-             says so, as in redis://HOST?log=1000 or embedded:/PATH?log=1000",
+             has log=, as in redis://HOST?log=1000",
             context.settings.place_looked_at()
         ));
     }

@@ -7,12 +7,13 @@ use leasehold::store::{Kind, escape};
 use leasehold::{Client, Error, ErrorKind, Key, Listing, LockInfo};
 use serde_json::{Value, json};
 
+use crate::arguments;
 use crate::cli::Ls;
 use crate::context::Context;
 use crate::describe::{lock_json, notes, short_mode, tell_unreadable};
 use crate::duration;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome, chain};
+use crate::failure::{Outcome, chain};
 use crate::outage::{Outage, may_pass};
 use crate::output::{self, JSON_VERSION};
 use crate::secret;
@@ -23,11 +24,7 @@ const WATCH_EVERY_MIN: Duration = Duration::from_millis(100);
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) async fn ls(args: &Ls, context: &Context) -> Outcome {
-    let prefix = match args.prefix.as_deref().map(|prefix| prefix.to_str()) {
-        None => "",
-        Some(Some(prefix)) => prefix,
-        Some(None) => return Err(Failure::usage("the prefix is not UTF-8, so no name has it")),
-    };
+    let prefix = arguments::prefix(args.prefix.as_deref())?;
     let Some(every) = args.watch else {
         let listing = match context.connect_to_look().await? {
             Some(client) => client.list(prefix).await?,

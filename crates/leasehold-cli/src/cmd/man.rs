@@ -22,7 +22,10 @@ pub(crate) fn man(args: &cli::Man) -> Outcome {
     };
     match pages.into_iter().find(|(name, _)| *name == wanted) {
         Some((_, page)) => output::data(&page).map(|()| Exit::Success),
-        None => Err(Failure::usage(format!("there is no command of which {wanted} is the page"))),
+        None => Err(Failure::usage(format!(
+            "{wanted} is not the page of a command; leave it out \
+                                            for all"
+        ))),
     }
 }
 

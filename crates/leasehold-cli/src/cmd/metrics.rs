@@ -14,10 +14,11 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::arguments;
 use crate::cli::Metrics;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::gate::Gate;
 use crate::http::{Connection, Listener};
 use crate::outage::{self, Outage};
@@ -34,10 +35,7 @@ const PER_LOCK_MAX: usize = 1_000;
 type Asked = oneshot::Sender<String>;
 
 pub(crate) async fn metrics(args: &Metrics, context: &Context) -> Outcome {
-    let prefix = args.prefix.as_deref().unwrap_or_default();
-    let Some(prefix) = prefix.to_str() else {
-        return Err(Failure::usage("the prefix is not UTF-8, so no name has it"));
-    };
+    let prefix = arguments::prefix(args.prefix.as_deref())?;
     let mut scraper = Scraper {
         context,
         prefix,
@@ -197,7 +195,7 @@ fn set(listing: &Listing) {
     gauge!("leasehold_locks_unreadable").set(count(listing.unreadable.len()));
     describe_gauge!("leasehold_holders", "Leases that are held");
     gauge!("leasehold_holders").set(count(locks.iter().map(|info| info.holders.len()).sum()));
-    describe_gauge!("leasehold_waiters", "Contenders in line");
+    describe_gauge!("leasehold_waiters", "Contenders in the queue");
     let waiting: u64 = locks.iter().map(LockInfo::waiting).sum();
     gauge!("leasehold_waiters").set(count(usize::try_from(waiting).unwrap_or(usize::MAX)));
     describe_gauge!("leasehold_hold_age_seconds_max", "The age of the oldest hold");
@@ -211,7 +209,7 @@ fn set(listing: &Listing) {
 fn set_one(info: &LockInfo) {
     let lock = info.key.as_str().to_owned();
     describe_gauge!("leasehold_lock_hold_age_seconds", "The age of a lock's oldest hold");
-    describe_gauge!("leasehold_lock_waiters", "A lock's contenders in line");
+    describe_gauge!("leasehold_lock_waiters", "A lock's contenders in the queue");
     // One that is merely closed or waited for has no hold that could have an age.
     if let Some(holder) = oldest(info) {
         gauge!("leasehold_lock_hold_age_seconds", "lock" => lock.clone()).set(holder.held_for);

@@ -45,7 +45,7 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
     let tell_of_nobody = || {
         if !args.json && !context.quiet {
             let at = context.settings.place_looked_at();
-            output::message(&format!("nobody leads \"{key}\" at {at}"));
+            output::message(&format!("\"{key}\" at {at} has no leader"));
         }
     };
     let mut printed: Option<String> = None;

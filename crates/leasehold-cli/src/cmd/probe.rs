@@ -123,7 +123,7 @@ async fn exclusion(clients: &[Client], key: &str) -> Finding {
     };
     let is_fine = overlaps == 0 && disorders == 0;
     if is_fine && grants < GRANTS_LEAST {
-        let means = "that is too few to tell whether two could hold it; the store is slow";
+        let means = "too few to know whether two could hold it; the store is slow";
         return Finding::new(Severity::Note, "exclusion", told, means);
     }
     found("exclusion", is_fine, told, "an operation on a lock is not one step: two can hold it")
@@ -167,8 +167,8 @@ async fn contend(
 /// Whether a waiter is woken by a message when the lock comes free.
 async fn messages(holder: &Client, waiter: &Client, key: &str) -> Finding {
     if !holder.store().capability().wake {
-        let told = "this store sends no messages: waiters ask again and again";
-        let means = "a lock that comes free goes to a waiter within a quarter of a second or so";
+        let told = "this store sends no notifications: waiters poll";
+        let means = "a free lock goes to a waiter within about 250 ms";
         return Finding::new(Severity::Note, "messages", told, means);
     }
     let mut longest = Duration::ZERO;
@@ -180,20 +180,19 @@ async fn messages(holder: &Client, waiter: &Client, key: &str) -> Finding {
     }
     let heartbeat = bounded(waiter, WAITER_TTL) / 3;
     let told = format!(
-        "a waiter had the lock {} after its release, in the worst of {WAKES} tries; without a message \
-         it would have asked after {}",
+        "a waiter had the lock {} after its release, in the worst of {WAKES} tries; without a \
+         notification it polls after {}",
         duration::show(longest),
         duration::show(heartbeat)
     );
     if heartbeat <= WOKEN_WITHIN {
-        let means = "leases are so short here that this does not tell whether messages arrive";
+        let means = "leases are too short here to know whether notifications arrive";
         return Finding::new(Severity::Note, "messages", told, means);
     }
     if longest <= WOKEN_WITHIN {
         return Finding::new(Severity::Fine, "messages", told, "");
     }
-    let means =
-        "messages that scripts publish don't arrive: locks are handed over late, and no worse";
+    let means = "notifications of scripts don't arrive: locks reach waiters later";
     Finding::new(Severity::Warning, "messages", told, means)
         .advise("let scripts publish, and the user subscribe to leasehold's channels")
 }
@@ -263,7 +262,7 @@ async fn time(holder: &Client, next: &Client, key: &str) -> Vec<Finding> {
         Err(error) => return vec![failed("expiry", &error)],
     };
     let told = format!(
-        "a lease of {} that nobody renewed was another's after {}, and its holder {}",
+        "a lease of {} that was not renewed went to another holder after {}; its holder {}",
         duration::show(bounded(holder, SHORT_TTL)),
         duration::show(ended),
         if believed { "did not know" } else { "knew by then" }
@@ -328,5 +327,5 @@ async fn still_there(client: &Client, scratch: &str, begun: Instant) -> Finding 
     };
     let finding =
         found("memory", gone == 0, told, "the store evicts or forgets locks that are held");
-    if gone == 0 { finding } else { finding.advise("see what is said of eviction and persistence") }
+    if gone == 0 { finding } else { finding.advise("see the findings on eviction and persistence") }
 }

@@ -11,12 +11,12 @@ use crate::arguments;
 use crate::cli::Release;
 use crate::cmd::hold::letting_go;
 use crate::context::Context;
-use crate::describe::{self, tell_unreadable};
+use crate::describe::tell_unreadable;
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome, chain};
 use crate::lease_file;
-use crate::leases::Numbers;
+use crate::leases::{Numbers, expired, is_lost};
 use crate::output;
 use crate::typed;
 
@@ -49,8 +49,8 @@ async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
         Some(holder) => Failure::new(
             Exit::System,
             format!(
-                "{} holds \"{key}\" with fence {fence} at {place}, and can't be asked from here. Release it as \
-                 its user, on its host and in its network namespace; or take it away: `{}`",
+                "{} holds \"{key}\" (fence {fence}) at {place} out of reach. Release it as its user on its \
+                 host, or run `{}`",
                 holder.owner,
                 typed::command_on(&format!("force-release --fence {fence}"), key)
             ),
@@ -58,8 +58,8 @@ async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
         None => Failure::new(
             Exit::Lost,
             format!(
-                "no `leasehold hold` of this user on this machine holds \"{key}\" with fence {fence} at \
-                 {place}; it has ended, or lost the lock"
+                "no `leasehold hold` of this user holds \"{key}\" (fence {fence}) at {place} on \
+                 this machine; it has ended, or lost the lock"
             ),
         ),
     }
@@ -69,7 +69,7 @@ async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
 async fn taken(args: &Release, context: &Context) -> Outcome {
     let layout = context.settings.layout();
     let cooldown = args.cooldown.filter(|cooldown| !cooldown.is_none());
-    arguments::refuse_for(layout, &[(cooldown.is_some(), "--cooldown", "cool-down")])?;
+    arguments::refuse_for(layout, &[(cooldown.is_some(), "--cooldown", "cooldown")])?;
     let taken = lease_file::read(&args.source, layout)?;
     let Some(client) = context.connect_if_made(None, true).await? else {
         return Err(lease_file::has_no_store("release", &context.settings.place()));
@@ -84,29 +84,19 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
         let failure = match client.release_outcome(lease, cooldown).await {
             Ok(Released::Released) => continue,
             Ok(Released::Late { by }) => {
-                let before = describe::before(by.or_else(|| taken.over_for(lease)), "");
-                fail(
-                    Exit::Lost,
-                    &format!(
-                        "too late: the lease had run out {before}; nobody else has held it since, but \
-                         the ttl is too short"
-                    ),
-                )
+                let expired = expired(by.or_else(|| taken.over_for(lease)), "the release");
+                fail(Exit::Lost, &format!("{expired}. Give a longer --ttl"))
             }
             Ok(Released::NotHeld) => match taken.elsewhere(&context.settings.place()) {
                 Some(why) => {
                     may_be_held = true;
                     fail(Exit::Lost, &why)
                 }
-                None => fail(
-                    Exit::Lost,
-                    "the lease was lost: it ran out or was taken away, and somebody else may have \
-                     held it since",
-                ),
+                None => fail(Exit::Lost, &is_lost(lease.key(), layout)),
             },
             Ok(_) => {
                 may_be_held = true;
-                fail(Exit::Store, "the store did not answer; try again")
+                fail(Exit::Store, "no answer; try again")
             }
             Err(error) => {
                 may_be_held = true;
@@ -129,18 +119,18 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
 /// Takes every lease of an owner away, each by the fence that was seen: a lease that somebody
 /// takes meanwhile is not hit.
 async fn all(args: &Release, context: &Context) -> Outcome {
-    let found = (true, "--all", "mark by which those of an owner could be found");
+    let found = (true, "--all", "owner");
     arguments::refuse_for(context.settings.layout(), &[found])?;
     // One of the config file would be that of other users and containers, too.
     let Some(owner) = args.owner.as_deref() else {
         return Err(Failure::usage(
-            "say whose leases are to be taken away: give --owner NAME, as `leasehold ls` shows it",
+            "--all needs an owner; give --owner NAME, as `leasehold ls` shows it",
         ));
     };
     let owner = OwnerName::new(owner).map_err(|error| Failure::of_argument(&error))?;
     let Some(client) = context.connect_to_look().await? else {
         let at = context.settings.place_looked_at();
-        output::message(&format!("{owner} holds nothing: there is no store yet at {at}"));
+        output::message(&format!("{owner} has no leases: no store is at {at} yet"));
         return Ok(Exit::Success);
     };
     let Listing { locks, unreadable, .. } = client.list("").await?;
@@ -152,7 +142,7 @@ async fn all(args: &Release, context: &Context) -> Outcome {
         let known = if unreadable.is_empty() { "" } else { " that can be read" };
         let at = context.settings.place_looked_at();
         let alike = alike(&owner, &locks);
-        output::message(&format!("{owner} holds nothing{known} at {at}{alike}"));
+        output::message(&format!("{owner} has no leases{known} at {at}{alike}"));
         return Ok(told);
     }
     if !args.yes {
@@ -162,8 +152,8 @@ async fn all(args: &Release, context: &Context) -> Outcome {
         };
         output::data(&output::table(&leases.iter().map(held).collect::<Vec<_>>()))?;
         output::message(&format!(
-            "nothing was done: add --yes to take these leases away from {owner} at {at}, who works on \
-             until the next renewal",
+            "nothing was released; add --yes to force-release these leases of {owner} at {at}, which \
+             works on until its next renewal",
         ));
         return Ok(told);
     }
@@ -172,7 +162,7 @@ async fn all(args: &Release, context: &Context) -> Outcome {
     for (key, fence, _) in &leases {
         let outcome = match client.force_release(key, *fence).await {
             Ok(Forced::Released) => "released".to_owned(),
-            Ok(_) => "had ended by itself".to_owned(),
+            Ok(_) => "had ended before".to_owned(),
             Err(error) => {
                 failed = failed.saturating_add(1);
                 output::message(&chain(&error));
@@ -186,7 +176,10 @@ async fn all(args: &Release, context: &Context) -> Outcome {
         return Ok(told);
     }
     let of = leases.len();
-    Err(Failure::new(Exit::Store, format!("{failed} of {of} leases could not be taken away")))
+    Err(Failure::new(
+        Exit::Store,
+        format!("{failed} of {of} leases could not be released; try again"),
+    ))
 }
 
 fn leases_of(owner: &OwnerName, locks: &[LockInfo]) -> Vec<(Key, Fence, Duration)> {

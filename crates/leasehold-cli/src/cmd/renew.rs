@@ -7,15 +7,18 @@ use leasehold::{Client, DetachedLease, ErrorKind, Prolonged, Release};
 use crate::arguments;
 use crate::cli::Renew;
 use crate::context::Context;
-use crate::describe;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::lease_file::{self, file_text};
+use crate::leases::{expired, is_lost};
 use crate::output;
 
 pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     let layout = context.settings.layout();
-    arguments::refuse_for(layout, &[(args.if_untaken, "--if-untaken", "memory of who held them")])?;
+    arguments::refuse_for(
+        layout,
+        &[(args.if_untaken, "--if-untaken", "record of their last holder")],
+    )?;
     let taken = lease_file::read(&args.source, context.settings.layout())?;
     let (leases, place) = (&taken.leases, context.settings.place());
     let Some(client) = context.connect_if_made(None, true).await? else {
@@ -29,10 +32,9 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
             Ok(Prolonged::Late(anew)) => {
                 let (at, over_for) = (client.location(), taken.over_for(lease));
                 output::message(&format!(
-                    "renew \"{}\" at {at}: the lease had run out {}; nobody has held the lock since, \
-                     so it was taken anew, with fence {}",
+                    "renew \"{}\" at {at}: {}; it was taken again with fence {}",
                     lease.key(),
-                    describe::before(over_for, ""),
+                    expired(over_for, "the renewal"),
                     anew.fence()
                 ));
                 renewed.push(anew);
@@ -43,15 +45,12 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
                 renewed.push(lease.clone());
                 let why = match error.kind() {
                     ErrorKind::Late => Some(format!(
-                        "too late: the lease had run out {}, or was released; nobody else has held \
-                         the lock since",
-                        describe::before(taken.over_for(lease), ""),
+                        "{}; take it again, or use --if-untaken",
+                        expired(taken.over_for(lease), "the renewal, or was released"),
                     )),
-                    ErrorKind::Lost => Some(taken.elsewhere(&place).unwrap_or_else(|| {
-                        "the lease is lost: it had run out, was released before or was taken away; \
-                         stop what was done under it"
-                            .to_owned()
-                    })),
+                    ErrorKind::Lost => Some(
+                        taken.elsewhere(&place).unwrap_or_else(|| is_lost(lease.key(), layout)),
+                    ),
                     _ => None,
                 };
                 let failure = match why {
@@ -72,15 +71,15 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
     {
         let text = file_text(&renewed, layout, &taken.place_or(&place));
         if let Err(error) = lease_file::replace(path, &text) {
-            let mut why = format!("{} can't be rewritten: {error}", path.display());
+            let mut why = format!("can't write {}: {error}", path.display());
             // Nobody could give back what no file has.
             for lease in anew(&renewed, leases) {
                 let key = lease.key();
                 why.push_str(&match client.release_outcome(lease, None).await {
                     Ok(Release::Released) => {
-                        format!("; \"{key}\", which was taken anew, was given back")
+                        format!("; \"{key}\" was taken again, and released")
                     }
-                    _ => format!("; \"{key}\", which was taken anew, is free after its ttl"),
+                    _ => format!("; \"{key}\" was taken again, and is free after its ttl"),
                 });
             }
             return Err(Failure::new(Exit::Output, why));

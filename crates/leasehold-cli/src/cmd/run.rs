@@ -19,7 +19,7 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
         ));
     }
     let cooling = (cooldown.is_some(), "--cooldown", "cool-down");
-    let asking = (run.job.on_ask.is_some(), "--on-ask", "way to be asked for");
+    let asking = (run.job.on_ask.is_some(), "--on-ask", "release requests");
     arguments::refuse_for(context.settings.layout(), &[cooling, asking])?;
     let mut request = Request::new(&run.keys, kind, &run.taking, context)?;
     request.ttl = arguments::within(run.max_hold, request.ttl, run.job.grace)?;

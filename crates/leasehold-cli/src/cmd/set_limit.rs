@@ -1,7 +1,5 @@
 //! `leasehold set-limit`: change the limit of a semaphore in use.
 
-use std::num::NonZeroU32;
-
 use leasehold::DEFAULT_CALL_TIMEOUT;
 use leasehold::store::{Kind, SetLimit as Answer, SetLimitRequest};
 
@@ -14,23 +12,14 @@ use crate::output;
 
 pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
     let key = arguments::key(&args.key)?;
-    let Some(limit) = NonZeroU32::new(args.limit) else {
-        return Err(Failure::usage(
-            "with a limit of 0 nobody could ever get a permit; give at least 1",
-        ));
-    };
+    let limit = arguments::limit(args.limit)?;
     let client = context.connect_to_look().await?;
     let at = client
         .as_ref()
         .map_or_else(|| context.settings.place_looked_at(), |it| it.location().to_owned());
     let refuse =
         |exit, why: &str| Err(Failure::new(exit, format!("set-limit \"{key}\" at {at}: {why}")));
-    let unused = || {
-        refuse(
-            Exit::Lost,
-            "nobody uses it, so there is no limit to change; its next user sets the limit",
-        )
-    };
+    let unused = || refuse(Exit::Lost, "it is not in use, so its next user sets the limit");
     let Some(client) = client else { return unused() };
     let request = SetLimitRequest::new(key.clone(), limit);
     let answer = client.store().set_limit(&request, DEFAULT_CALL_TIMEOUT).await;
@@ -44,7 +33,13 @@ pub(crate) async fn set_limit(args: &SetLimit, context: &Context) -> Outcome {
         Answer::NotInUse => unused(),
         _ => {
             let kind = client.inspect(&key).await?.map_or(Kind::Lock, |info| info.kind);
-            refuse(Exit::Store, &format!("it is in use as a {kind}, which has no limit"))
+            refuse(
+                Exit::Store,
+                &format!(
+                    "it is in use as a {kind}, which has no limit; name a \
+                                          semaphore"
+                ),
+            )
         }
     }
 }

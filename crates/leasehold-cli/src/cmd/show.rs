@@ -8,7 +8,7 @@ use crate::arguments;
 use crate::cli::Show;
 use crate::cmd::last_run::LastRun;
 use crate::context::Context;
-use crate::describe::{end, lock_json, mode, notes, owner};
+use crate::describe::{cooling, end, lock_json, mode, notes, owner};
 use crate::duration;
 use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
@@ -61,7 +61,7 @@ async fn raw(key: &Key, context: &Context) -> Outcome {
     arguments::refuse_for(layout, &[(true, "--raw", "record of leasehold's")])?;
     let at = context.settings.place_looked_at();
     let no_record = || {
-        let why = "--raw prints the record of a lock in a Redis server, and there is none at";
+        let why = "--raw needs a lock in a Redis server, not one at";
         Failure::usage(format!("{why} {at}; leave it out"))
     };
     let client = context.connect_to_look().await?.ok_or_else(no_record)?;
@@ -84,7 +84,7 @@ fn row(name: &str, value: impl ToString) -> Vec<String> {
 
 pub(super) fn description(info: &LockInfo) -> String {
     let state = match (info.holders.len(), info.closed_for) {
-        (0, Some(left)) => format!("closed for another {}", duration::show(left)),
+        (0, Some(left)) => cooling(left),
         (0, None) => "free".to_owned(),
         _ => "held".to_owned(),
     };

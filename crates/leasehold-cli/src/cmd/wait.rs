@@ -150,7 +150,7 @@ async fn obstacle(
             let what = if semaphore { "give --permits" } else { "leave --permits out" };
             return Err(Refusal::Unfit(Failure::new(
                 Exit::Store,
-                format!("wait for \"{key}\" at {at}: it is in use as a {kind}; {what}"),
+                format!("wait \"{key}\" at {at}: it is in use as a {kind}; {what}"),
             )));
         }
         if let (store::Kind::Semaphore { limit }, Some(wanted)) = (info.kind, args.permits)
@@ -160,8 +160,8 @@ async fn obstacle(
             return Err(Refusal::Unfit(Failure::new(
                 Exit::Store,
                 format!(
-                    "wait for \"{key}\" at {at}: it has {limit} permits, so {wanted} never come free; \
-                     ask for fewer, or change the limit with `set-limit`"
+                    "wait \"{key}\" at {at}: its limit is {limit}, so {wanted} permits are never \
+                     free; give fewer, or change it by `set-limit`"
                 ),
             )));
         }

@@ -130,7 +130,7 @@ impl Child {
     fn look(&mut self) -> Option<Event> {
         if !self.is_alone && self.watchdog.state() == State::Ended {
             self.is_alone = true;
-            output::message("the watchdog was killed, and the command with it");
+            output::message("the watchdog was killed, and so was the command");
         }
         if self.ended {
             return None;
@@ -272,12 +272,12 @@ fn not_started(name: &OsStr, error: &io::Error) -> Failure {
             };
             let why = match (error.raw_os_error(), exit) {
                 (Some(libc::E2BIG), _) => {
-                    "; its arguments and the environment are too long together: of many locks each adds \
-                     its LEASEHOLD_KEY_n and LEASEHOLD_FENCE_n, so take fewer locks in one call"
+                    "; arguments and environment are too long, and each lock adds LEASEHOLD_KEY_n \
+                     and LEASEHOLD_FENCE_n: take fewer locks in one call"
                         .to_owned()
                 }
                 (_, Exit::NotFound) => match missing_interpreter(name) {
-                    Some(missing) => format!("; it is there, but its interpreter {missing} is missing"),
+                    Some(missing) => format!("; its interpreter {missing} is missing"),
                     None => String::new(),
                 },
                 _ => String::new(),

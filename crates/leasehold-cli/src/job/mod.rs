@@ -172,8 +172,8 @@ impl<'a> Runner<'a> {
         };
         if verdict.survived {
             output::message(
-                "a part of the command could not be killed: it belongs to another user, or waits \
-                 for a device; it may run on without the lock",
+                "a part of the command could not be killed (it belongs to another user, or waits \
+                 for a device) and may run on without the lock",
             );
         }
         if let Some(ending) = verdict.ending {
@@ -281,8 +281,8 @@ impl<'a> Runner<'a> {
                     return Err(Failure::new(
                         Exit::Lost,
                         format!(
-                            "lost {}: leasehold was held up for so long that the command was not \
-                             started any more",
+                            "lost {}: leasehold was delayed until the lease expired, so the \
+                             command was not started",
                             leases.names()
                         ),
                     ));
@@ -304,7 +304,7 @@ impl Runner<'_> {
                 (shell, vec![OsString::from("-c"), line.clone()])
             }
             (None, Some(program)) => (program, words.collect()),
-            (None, None) => return Err(Failure::usage("there is no command to run")),
+            (None, None) => return Err(Failure::usage("no command is given; write it after --")),
         };
         let (mut variables, mut hidden) = (variables(client, leases, settings.layout())?, hidden());
         if leases.numbers() == Numbers::Fences {
@@ -408,7 +408,7 @@ async fn release(
             Ok(_) => "unknown",
             Err(_) => "failed",
         };
-        tracing::info!(target: "leasehold", %key, release = how, "the lock was given up");
+        tracing::info!(target: "leasehold", %key, release = how, "the lock was released");
         match &released {
             Ok(Release::Released | Release::Late { .. }) => {}
             Ok(Release::NotHeld) => overlapped = true,

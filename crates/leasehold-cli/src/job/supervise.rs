@@ -137,8 +137,8 @@ impl Supervisor<'_> {
                 () = until(next) => match stage {
                     Stage::Killed { .. } if self.is_patient => {
                         output::message(
-                            "a part of the command can't be killed: it belongs to another user, or \
-                             waits for a device; nothing else is started until it has ended",
+                            "a part of the command can't be killed (it belongs to another user, or \
+                             waits for a device); nothing is started until it ends",
                         );
                         stage = Stage::Killed { give_up_at: None };
                     }
@@ -217,7 +217,7 @@ impl Supervisor<'_> {
         let rest = if self.child.is_all_gone() {
             ""
         } else {
-            "; the rest of it is ended, and keeps the lock until then"
+            "; the rest is stopped, and keeps the lock until then"
         };
         let whole = if rest.is_empty() { "" } else { "'s main process" };
         output::message(&format!(
@@ -231,8 +231,8 @@ impl Supervisor<'_> {
         let refused = if self.child.is_refused { ", which belongs to another user," } else { "" };
         if self.end_asked || by_a_key {
             output::message(&format!(
-                "the command has ended as it was asked to, but a part of it{refused} has not; the \
-                 lock is kept for it. The same signal again kills it",
+                "the command has ended, but a part of it{refused} runs on and keeps the lock; the \
+                 same signal again kills it",
             ));
         }
     }
@@ -275,8 +275,7 @@ impl Supervisor<'_> {
         }
         if self.was_killed && !survived {
             output::message(
-                "the command did not end when it was asked to, and was killed: what it worked on may be \
-                 half done",
+                "the command did not end in time and was killed; check its last writes",
             );
         }
         Verdict {
@@ -294,7 +293,7 @@ impl Supervisor<'_> {
         self.loss_told = true;
         if self.leases.is_held() {
             output::message(&format!(
-                "lost {}: leasehold was held up for so long that the command had to be ended",
+                "lost {}: leasehold was delayed until the lease expired; the command is stopped",
                 self.leases.names()
             ));
         }
@@ -320,7 +319,7 @@ impl Supervisor<'_> {
     fn terminate(&mut self) -> Stage {
         self.ask_to_end(libc::SIGTERM);
         let kill_at = Instant::now() + self.patience();
-        self.tell_of_loss("; the command is ended");
+        self.tell_of_loss("; the command is stopped");
         Stage::Terminated { kill_at }
     }
 
@@ -342,8 +341,8 @@ impl Supervisor<'_> {
         if self.leases.is_held() {
             if self.child.is_refused {
                 output::message(
-                    "a part of the command belongs to another user and can't be ended from here; the \
-                     lock is kept until it has ended",
+                    "a part of the command belongs to another user and can't be stopped; the lock \
+                     is kept until it ends",
                 );
             }
             return Stage::Killed { give_up_at: None };
@@ -394,7 +393,7 @@ impl Supervisor<'_> {
             terminal.take_back(Some(self.child.pid()));
             if self.has_terminal {
                 output::message(&format!(
-                    "suspended; {} is lost unless the job goes on within {}",
+                    "suspended; {} is lost unless the job continues within {}",
                     self.leases.names(),
                     duration::show(self.leases.remaining()),
                 ));

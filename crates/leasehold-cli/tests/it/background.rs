@@ -96,12 +96,12 @@ fn without_the_lock_the_line_fails_with_the_code_of_hold() {
     take("-n").complains(75, "held by web-7");
     take("-w 0.2").complains(75, "held by web-7");
     take("-n -E 9").complains(9, "held by web-7");
-    take("--max-hold 1us").complains(64, "longest hold");
+    take("--max-hold 1us").complains(64, "give at least");
     take("--store redis://127.0.0.1:1").complains(69, "127.0.0.1:1");
     take("--store nonsense://x").complains(78, "nonsense");
     run(&site, "x=$(\"$0\" hold o --once-per 1h --while-pid $$ --background) || exit").expect(0);
     let again = "x=$(\"$0\" hold o --once-per 1h --while-pid $$ --background) || exit; echo in";
-    run(&site, again).complains(75, "closed");
+    run(&site, again).complains(75, "cooling down");
     run(&site, "\"$0\" hold k --background -n").complains(64, "--while-pid");
     run(&site, "\"$0\" hold k --on-loss TERM -n").complains(64, "--while-pid");
     let closed = "\"$0\" hold free --while-pid $$ --background >&- && echo in";
@@ -266,7 +266,7 @@ fn a_lock_that_can_not_be_given_back_from_another_network_is_told_with_what_to_d
     let lines: Vec<_> = done.stdout.lines().collect();
     let [why, code, "0"] = lines[..] else { panic!("{done:?}") };
     assert_eq!(code, "71", "{why}");
-    assert!(why.contains("network namespace"), "{why}");
+    assert!(why.contains("out of reach"), "{why}");
     let (_, advised) = why.split_once("`leasehold force-release ").unwrap();
     assert!(advised.starts_with("--fence ") && advised.trim_end().ends_with(" k`"), "{why}");
 }
@@ -353,7 +353,7 @@ fn a_holder_that_is_asked_ends_its_script_and_keeps_the_lock_until_then() {
     site.line("ask k").expect(0);
     let done = script.finish().expect(3);
     assert_eq!(done.stdout, "75\n", "{done:?}");
-    assert!(done.stderr.contains("asks to let go"), "{done:?}");
+    assert!(done.stderr.contains("requests the release of"), "{done:?}");
     site.line("run k -w 20 -- true").expect(0);
 }
 

@@ -72,7 +72,8 @@ fn an_owner_or_note_that_is_too_long_is_refused() {
     let site = Site::embedded();
     let long = "x".repeat(2000);
     site.run(["run", "k", "--owner", &long, "--", "true"]).complains(64, "owner's name");
-    site.run(["run", "k", "--meta", &format!("k={long}"), "--", "true"]).complains(64, "metadata");
+    site.run(["run", "k", "--meta", &format!("k={long}"), "--", "true"])
+        .complains(64, "--meta has");
     site.run(["run", "k", "--meta", "novalue", "--", "true"]).complains(64, "KEY=VALUE");
 }
 
@@ -98,7 +99,7 @@ fn the_config_file_is_read_and_what_it_should_not_have_is_named() {
     assert!(lease.contains(" 5000 "), "{lease}");
 
     fs::write(&file, "sotre = \"redis://x\"\n").unwrap();
-    run("ls").complains(78, "the key `sotre` is not known; there are `store`");
+    run("ls").complains(78, "unknown key `sotre`; known are `store`");
     fs::write(&file, "store = \n").unwrap();
     run("ls").complains(78, "line 1 is not valid TOML");
     fs::write(&file, "ttl = \"0s\"\n").unwrap();

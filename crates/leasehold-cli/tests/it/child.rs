@@ -191,7 +191,7 @@ fn a_command_line_runs_in_the_users_shell() {
 fn a_cool_down_keeps_the_lock_closed_after_the_command() {
     let site = Site::embedded();
     site.line("run k --cooldown 1h -- true").expect(0);
-    site.line("run -n k -- echo never").complains(75, "closed for another");
+    site.line("run -n k -- echo never").complains(75, "cooling down for another");
     let brief = site.line("run brief --cooldown 50ms -- true");
     brief.expect(0);
     site.line("run brief -- true").expect(0);
@@ -204,6 +204,6 @@ fn a_signal_that_comes_with_the_end_of_the_command_leaves_the_cool_down() {
     let ends = "trap '' TERM; kill -TERM $(cut -d' ' -f4 /proc/$PPID/stat)";
     for key in (0..20).map(|n| format!("k{n}")) {
         site.run(["run", &key, "--cooldown", "1h", "--", "sh", "-c", ends]);
-        site.line(&format!("run -n {key} -- echo never")).complains(75, "closed for another");
+        site.line(&format!("run -n {key} -- echo never")).complains(75, "cooling down for another");
     }
 }

@@ -46,7 +46,7 @@ fn a_badly_set_server_is_79_with_the_worst_first_and_what_to_set() {
     assert_eq!((&document["version"], &document["worst"]), (&1.into(), &"problem".into()));
     let worst = &document["findings"][0];
     assert_eq!((&worst["severity"], &worst["topic"]), (&"problem".into(), &"eviction".into()));
-    assert!(worst["means"].as_str().unwrap().contains("deletes them first"));
+    assert!(worst["means"].as_str().unwrap().contains("deletes held locks first"));
 }
 
 #[test]
@@ -123,13 +123,11 @@ fn a_rule_is_for_the_prefix_of_the_url_needs_no_server_and_repeats_no_password()
 fn a_rule_for_what_has_no_users_is_refused() {
     Site::embedded().line("doctor --acl").complains(78, "--store redis://HOST");
     let quorum = Site::at("quorum+redis://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?keep_leases=yes");
-    quorum
-        .line("doctor --acl")
-        .complains(78, "--store redis://HOST and, beside the others, --feature quorum");
+    quorum.line("doctor --acl").complains(78, "--store redis://HOST, and add --feature quorum");
     let quorum = Site::at("quorum:redis://127.0.0.1:1 redis://127.0.0.1:2");
-    quorum.line("doctor --acl").complains(78, "each server of a quorum has users of its own");
+    quorum.line("doctor --acl").complains(78, "each server of a quorum has its own users");
     let spread = Site::at("spread:a=redis://127.0.0.1:1 b=redis://127.0.0.1:2");
-    spread.line("doctor --acl").complains(78, "each server of a spread store has users of its own");
+    spread.line("doctor --acl").complains(78, "each server of a spread store has its own users");
     let site = Site::at("redis://127.0.0.1:1");
     site.run(["doctor", "--acl", "--user", "a b"]).complains(64, "user's name");
 }
@@ -222,7 +220,7 @@ fn a_probe_of_a_directory_without_a_store_tries_one_beside_it_and_makes_none() {
         for topic in ["exclusion", "messages", "expiry", "clock shown", "memory"] {
             assert!(report.contains(&format!("fine     {topic} ")), "{topic}: {report}");
         }
-        assert!(report.contains("in one beside it"), "{report}");
+        assert!(report.contains("in a temporary one beside it"), "{report}");
         let here: Vec<_> = std::fs::read_dir(site.path(".")).unwrap().collect();
         assert_eq!(here.len(), usize::from(is_there), "{here:?}");
     }

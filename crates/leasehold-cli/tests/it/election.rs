@@ -106,7 +106,7 @@ fn observing_tells_of_leaders_on_lines() {
     assert_eq!(observer.line(), format!("{fence} one -"));
     observer.process().signal(Signal::INT);
     let done = observer.finish().expect(130);
-    let told = format!("nobody leads \"post\" at {}", site.store());
+    let told = format!("\"post\" at {} has no leader", site.store());
     assert_eq!(done.stderr.matches(&told).count(), 1, "{done:?}");
 }
 

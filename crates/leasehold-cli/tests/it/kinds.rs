@@ -46,8 +46,9 @@ fn twenty_hosts_run_a_quick_job_exactly_once_in_a_period() {
         assert_eq!((codes[0], &codes[1..]), (0, &[75; 19][..]));
         assert_eq!(site.read("log"), "ran\n");
         // And nobody who comes later, whatever the period that it brings.
-        site.line("run report --once-per 1ms -- true").complains(75, "closed for another 59m");
-        site.line("run report -n -- true").complains(75, "closed for another 59m");
+        site.line("run report --once-per 1ms -- true")
+            .complains(75, "cooling down for another 59m");
+        site.line("run report -n -- true").complains(75, "cooling down for another 59m");
         assert!(shown(site, "report")["closed_for_ms"].as_u64().unwrap() > 3_000_000);
     });
 }
@@ -75,14 +76,14 @@ fn a_period_whose_lock_was_taken_away_stays_closed() {
         let fence = shown(site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
         site.run(["force-release", "k", "--fence", &fence]).expect(0);
         job.finish().expect(76);
-        site.line("run k --once-per 1h -- true").complains(75, "closed for another 59m");
+        site.line("run k --once-per 1h -- true").complains(75, "cooling down for another 59m");
     });
 }
 
 #[test]
 fn a_start_that_comes_just_before_its_period_is_over_is_told_why_it_misses_one() {
     let site = Site::embedded();
-    let missed = "less than 5 % of the period of 1h was left";
+    let missed = "Less than 5 % of the period of 1h was left";
     site.line("run a --once-per 1h -- true").expect(0);
     let done = site.line("run a --once-per 1h -- true").expect(75);
     assert!(!done.stderr.contains(missed), "{done:?}");
@@ -99,7 +100,7 @@ fn a_killed_job_keeps_its_period_closed() {
     run.process().kill();
     run.finish();
     until("nobody holds it", || shown(&site, "k")["holders"].as_array().is_some_and(Vec::is_empty));
-    site.line("run k --once-per 1h -- true").complains(75, "closed for another 59m");
+    site.line("run k --once-per 1h -- true").complains(75, "cooling down for another 59m");
 }
 
 /// The store keeps the try for as long as its replicas have time to confirm it.
@@ -125,7 +126,7 @@ fn replicas_that_are_away_are_told_of_whatever_is_taken() {
         let first = site.start(format!("run {kind} -w 1.5 -- echo never").split(' '));
         until("it tries", || !shown(&site, &kind[..1]).is_null());
         let second = site.start(format!("run {kind} -w 4 -- echo never").split(' '));
-        first.finish().complains(69, "could not make it safe on its replicas");
+        first.finish().complains(69, "the grant was not confirmed");
         drop(second);
     }
 }
@@ -187,8 +188,7 @@ fn the_permits_of_the_killed_come_back() {
         let options = "floor --limit 3 --permits 2 --ttl 2s";
         let mut killed = hold(site, options);
         let mut other = hold(site, "floor --limit 3 --ttl 2s");
-        site.line("run -n floor --limit 3 -- true")
-            .complains(75, "3 of 3 permits are held, 0 free");
+        site.line("run -n floor --limit 3 -- true").complains(75, "3 of 3 permits held");
         let before = shown(site, "floor");
         assert_eq!((&before["kind"]["held"], &before["kind"]["free"]), (&3.into(), &0.into()));
         for running in [&mut killed, &mut other] {
@@ -203,13 +203,17 @@ fn another_limit_is_refused_until_it_is_changed() {
     everywhere(|site| {
         let held = hold(site, "floor --limit 2 --permits 2");
         let refused = site.line("run -n floor --limit 3 -- true").complains(69, "limit 2");
-        assert!(refused.stderr.contains("; --stored-limit takes that"), "{refused:?}");
+        assert!(refused.stderr.contains("; take it by --stored-limit"), "{refused:?}");
         site.line("run -n floor --limit 3 --stored-limit -- true").complains(75, "2 of 2 permits");
         assert!(refused.stderr.contains('3'), "{refused:?}");
         site.line("run -n floor -- true").complains(69, "semaphore with limit 2");
         site.line("wait -n floor").complains(69, "give --permits");
         site.line("wait -n floor --permits 1").expect(75);
-        site.line("wait floor --permits 3").complains(69, "it has 2 permits, so 3 never come free");
+        site.line("wait floor --permits 3").complains(
+            69,
+            "its limit is 2, so 3 permits are never \
+                                                           free",
+        );
         let done = site.line("set-limit floor 3").expect(0);
         assert!(done.stderr.contains("limit changed from 2 to 3"), "{done:?}");
         site.line("run -n floor --limit 3 -- true").expect(0);
@@ -220,7 +224,7 @@ fn another_limit_is_refused_until_it_is_changed() {
         assert!(text.contains("2 held, 1 free"), "{text}");
         assert!(site.line("ls").expect(0).stdout.contains("  2/3  "));
         end(held).expect(0);
-        site.line("set-limit floor 3").complains(76, "nobody uses it");
+        site.line("set-limit floor 3").complains(76, "it is not in use");
         let _mutex = hold(site, "floor");
         site.line("set-limit floor 3").complains(69, "floor");
         site.line("set-limit floor 0").complains(64, "give at least 1");
@@ -286,7 +290,7 @@ fn a_command_under_several_locks_ends_when_one_is_taken_away() {
         let fence = run.line();
         site.run(["force-release", "b", "--fence", &fence]).expect(0);
         let done = run.finish().expect(76);
-        assert!(done.stderr.contains(&format!("lost \"b\" (fence {fence})")), "{done:?}");
+        assert!(done.stderr.contains(&format!("(fence {fence}): force-released")), "{done:?}");
         assert!(!done.stderr.contains("lost \"a\""), "{done:?}");
         site.line("run -n a b -- true").expect(0);
     });
@@ -302,7 +306,7 @@ fn a_command_under_several_locks_ends_when_their_store_goes_away() {
     server.pause();
     let done = run.finish().expect(76);
     for key in ["a", "b"] {
-        assert!(done.stderr.contains(&format!("lost \"{key}\" (fence ")), "{done:?}");
+        assert!(done.stderr.contains(&format!("lost \"{key}\" at ")), "{done:?}");
     }
     gone(pid);
     server.resume();
@@ -347,15 +351,15 @@ fn a_command_that_wants_to_be_asked_ends_when_it_is() {
     everywhere(|site| {
         let script = "trap 'echo asked; exit 7' USR1; echo up; while :; do sleep 0.02; done";
         let mut run = site.start_script("k --on-ask USR1", script);
-        site.line("ask k --fence 7").complains(76, "nobody holds it with fence 7");
+        site.line("ask k --fence 7").complains(76, "it has no holder with fence 7");
         let done = site.line("ask k --owner dba").expect(0);
-        assert!(done.stderr.contains("asked 1 holder of \"k\""), "{done:?}");
+        assert!(done.stderr.contains("requested the release of \"k\""), "{done:?}");
         assert_eq!(run.line(), "asked");
         let done = run.finish().expect(7);
-        let told = "dba asks to let go of \"k\" (fence ";
+        let told = "dba requests the release of \"k\" (fence ";
         assert!(done.stderr.contains(told), "{done:?}");
         assert!(done.stderr.contains("the command gets USR1"), "{done:?}");
-        site.line("ask k").complains(76, "nobody holds it");
+        site.line("ask k").complains(76, "it has no holder");
         // TERM ends the whole group, as it would from elsewhere.
         let run = site.start_script("k --on-ask sigterm", "echo up; sleep 600 & sleep 600");
         site.line("ask k").expect(0);
@@ -377,7 +381,7 @@ fn a_command_that_does_not_is_left_alone_and_a_line_says_who_asks() {
         let mut run = run;
         let mut stderr = std::io::BufReader::new(run.child().stderr.take().unwrap());
         std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
-        assert!(told.starts_with("leasehold: dba asks to let go of \"k\""), "{told}");
+        assert!(told.starts_with("leasehold: dba requests the release of \"k\""), "{told}");
         assert_eq!(run.exited(), None);
         fs::write(site.path("end"), "").unwrap();
         run.finish().expect(0);
@@ -403,7 +407,7 @@ fn all_leases_of_an_owner_are_taken_away_and_nobody_elses() {
         let _ours = hold(site, "b --limit 3 --owner here");
         site.line("release --all").complains(64, "give --owner NAME");
         let named = site.line("release --all --owner gone").expect(0);
-        assert!(named.stderr.contains("nothing was done: add --yes"), "{named:?}");
+        assert!(named.stderr.contains("nothing was released; add --yes"), "{named:?}");
         let rows: Vec<_> = named.stdout.lines().map(|row| row.split_whitespace()).collect();
         let names: Vec<_> = rows.into_iter().map(|mut row| (row.next(), row.last())).collect();
         assert_eq!(names, [(Some("a"), Some("held")), (Some("b"), Some("held"))]);
@@ -419,7 +423,7 @@ fn all_leases_of_an_owner_are_taken_away_and_nobody_elses() {
         assert_eq!(left["holders"].as_array().unwrap().len(), 1);
         assert_eq!(left["holders"][0]["owner"], "here");
         let done = site.line("release --all --owner gone --yes").expect(0);
-        assert!(done.stderr.contains("gone holds nothing"), "{done:?}");
+        assert!(done.stderr.contains("gone has no leases"), "{done:?}");
     });
 }
 
@@ -433,14 +437,14 @@ fn what_can_not_go_together_is_refused_with_what_to_do() {
         ("k -x --limit 3", "give one"),
         ("k -s --once-per 1h", "give one"),
         ("k --limit 3 --once-per 1h", "give one"),
-        ("a b -s", "leave --shared out"),
-        ("a b --limit 3", "leave --limit out"),
-        ("a b --once-per 1h", "leave --once-per out"),
+        ("a b -s", "--shared takes one lock"),
+        ("a b --limit 3", "--limit takes one lock"),
+        ("a b --once-per 1h", "--once-per takes one lock"),
         ("a b a", "name each lock once"),
-        ("k --permits 2", "give --limit N too"),
+        ("k --permits 2", "needs --limit N"),
         ("k --limit 0", "give at least 1"),
-        ("k --limit 3 --permits 0", "take at least 1"),
-        ("k --limit 3 --permits 4", "ask for fewer"),
+        ("k --limit 3 --permits 0", "give at least 1"),
+        ("k --limit 3 --permits 4", "give fewer"),
         ("k --limit -3", "give a whole number"),
         ("k --once-per 0", "give 1 ms to 365 days"),
         ("k --once-per 1h -w 5", "leave --wait out"),

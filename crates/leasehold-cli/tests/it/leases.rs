@@ -51,13 +51,13 @@ fn a_lease_ends_with_its_ttl() {
     let site = Site::embedded();
     let lease = short_lease(&site, "");
     site.line("wait k").expect(0);
-    with_lease(&site, "release", &lease).complains(76, "too late");
-    with_lease(&site, "renew", &lease).complains(76, "run out");
+    with_lease(&site, "release", &lease).complains(76, "the lease expired before the release");
+    with_lease(&site, "renew", &lease).complains(76, "the lease expired before the renewal");
     short_lease(&site, " --lease-file lease");
     fs::File::open(site.path("lease")).unwrap().set_modified(long_ago()).unwrap();
     site.line("wait k").expect(0);
-    site.line("renew --lease-file lease").complains(76, "run out 1h 30m ");
-    site.line("release --lease-file lease").complains(76, "run out 1h 30m ");
+    site.line("renew --lease-file lease").complains(76, "expired 1h 30m ");
+    site.line("release --lease-file lease").complains(76, "expired 1h 30m ");
     let lease = short_lease(&site, "");
     site.line("run k -- true").expect(0);
     with_lease(&site, "release", &lease).complains(76, "lost");
@@ -72,7 +72,7 @@ fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since(
         let before = site.read("lease");
         site.line("wait k").expect(0);
         let done = site.line("renew --if-untaken --ttl 1h --lease-file lease").expect(0);
-        assert!(done.stderr.contains("so it was taken anew, with fence"), "{done:?}");
+        assert!(done.stderr.contains("; it was taken again with fence"), "{done:?}");
         assert_ne!(site.read("lease"), before);
         site.line("run -n k -- true").expect(75);
         let done = site.line("renew --if-untaken --lease-file lease").expect(0);
@@ -96,7 +96,7 @@ fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since(
         site.line("run -n k -- true").expect(0);
     }
     let line = "renew --if-untaken --interop redsync";
-    Site::at(server.url()).line(line).complains(64, "no memory of who held them");
+    Site::at(server.url()).line(line).complains(64, "no record of their last holder");
 }
 
 #[test]
@@ -109,11 +109,11 @@ fn what_is_taken_anew_and_can_not_be_written_down_is_given_back() {
     fs::set_permissions(site.path(&name), fs::Permissions::from_mode(0o600)).unwrap();
     site.line("wait k").expect(0);
     let line = format!("renew --if-untaken --ttl 1h --lease-file {name}");
-    site.line(&line).complains(74, "\"k\", which was taken anew, was given back");
+    site.line(&line).complains(74, "\"k\" was taken again, and released");
     let held = site.line("acquire k --ttl 1h").expect(0).stdout;
     fs::write(site.path(&name), &held).unwrap();
     let line = format!("renew --ttl 2h --lease-file {name}");
-    site.line(&line).complains(74, "can't be rewritten");
+    site.line(&line).complains(74, "can't write");
     site.line("run -n k -- true").expect(75);
     with_lease(&site, "release", &held).expect(0);
     site.line("run -n k -- true").expect(0);
@@ -128,13 +128,14 @@ fn a_lease_file_stays_where_another_store_than_its_own_is_asked() {
     let lease = site.read("lease");
     for operation in ["renew", "release"] {
         site.line(&format!("{operation} --lease-file lease {elsewhere}"))
-            .complains(76, "if that is another store, name it")
+            .complains(76, "name that store with --store")
             .complains(76, &site.path("locks").display().to_string());
         assert_eq!(site.read("lease"), lease);
     }
     // What is renewed still tells where it is.
     site.line("renew --lease-file lease --ttl 2h").expect(0);
-    site.line(&format!("release --lease-file lease {elsewhere}")).complains(76, "another store");
+    site.line(&format!("release --lease-file lease {elsewhere}"))
+        .complains(76, "name that store with --store");
     with_lease(&site, "renew", &site.read("lease")).expect(0);
     site.line("release --lease-file lease").expect(0);
     assert!(!site.path("lease").exists());
@@ -240,12 +241,12 @@ fn of_two_that_want_one_lease_file_at_once_the_second_has_it_after_the_first() {
 fn what_is_no_lease_file_is_not_replaced() {
     let (site, other) = (Site::embedded(), Site::embedded());
     fs::write(site.path("lease"), "mine\n").unwrap();
-    site.line("acquire k --lease-file lease").complains(64, "lease is there and holds no lease");
+    site.line("acquire k --lease-file lease").complains(64, "lease has no readable lease");
     assert_eq!(site.read("lease"), "mine\n");
-    site.line("acquire k --lease-file .").complains(64, "no regular file");
+    site.line("acquire k --lease-file .").complains(64, "not a regular file");
     fs::remove_file(site.path("lease")).unwrap();
     std::os::unix::fs::symlink("elsewhere", site.path("lease")).unwrap();
-    site.line("acquire k --lease-file lease").complains(64, "no regular file");
+    site.line("acquire k --lease-file lease").complains(64, "not a regular file");
     fs::remove_file(site.path("lease")).unwrap();
     // What was taken elsewhere may be held there.
     other.line("acquire there --ttl 1h --lease-file lease").expect(0);
@@ -262,17 +263,18 @@ fn a_lease_comes_from_standard_input_too() {
     let lease = site.line("acquire k").expect(0).stdout;
     with_input(&site, "renew --ttl 1h", &lease).expect(0);
     with_input(&site, "release --cooldown 1h", &lease).expect(0);
-    site.line("run -n k -- echo never").complains(75, "closed");
+    site.line("run -n k -- echo never").complains(75, "cooling down");
 }
 
 #[test]
 fn what_is_no_lease_is_refused_and_not_repeated() {
     let site = Site::embedded();
     for rubbish in ["", "sentinel", "leasehold-lease-1 sentinel 1 1 1 k", "{\"sentinel\": 1}"] {
-        let done = with_input(&site, "release", rubbish).complains(64, "no lease");
+        let why = if rubbish.is_empty() { "no lease was given" } else { "is not a lease" };
+        let done = with_input(&site, "release", rubbish).complains(64, why);
         assert!(!done.stderr.contains("sentinel"), "{done:?}");
     }
-    with_lease(&site, "renew --ttl 1h", "leasehold-lease-1").complains(64, "no lease");
+    with_lease(&site, "renew --ttl 1h", "leasehold-lease-1").complains(64, "is not a lease");
     let lease = site.line("acquire k").expect(0).stdout;
     with_lease(&site, "renew --ttl 0", &lease).complains(64, "out of range");
 }

@@ -159,13 +159,13 @@ fn what_would_wait_for_the_script_around_it_says_so_and_ends() {
         }
         script(site, &format!("{take}\"$0\" run k -q -E 9 -- true")).expect(9);
         let line = "\"$0\" run other -- true && \"$0\" run k --wait-for-outer -w 0.4 -- true";
-        let done = script(site, &format!("{take}{line}")).complains(75, "the wait ran out");
+        let done = script(site, &format!("{take}{line}")).complains(75, "timed out");
         assert!(!done.stderr.contains("around this one"), "{done:?}");
         // One that is held for another script is nobody's own.
         let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let line = format!("hold k --background --while-pid {}", process.id());
         site.line(&line).expect(0);
-        let done = script(site, "\"$0\" run k -w 0.4 -- true").complains(75, "the wait ran out");
+        let done = script(site, "\"$0\" run k -w 0.4 -- true").complains(75, "timed out");
         assert!(!done.stderr.contains("around this one"), "{done:?}");
         process.kill().unwrap();
         process.wait().unwrap();
@@ -249,7 +249,7 @@ fn of_waiters_with_one_name_each_is_told_its_own_place() {
             let mut told = String::new();
             std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
             assert!(told.contains("\"k\" is held by app_1 "), "{told}");
-            assert!(told.ends_with(&format!("; this is number {place} in line\n")), "{told}");
+            assert!(told.ends_with(&format!(", this one at position {place}\n")), "{told}");
         }
         let done = site.line("run k -n --owner app_1 -- true").expect(75);
         assert!(done.stderr.contains("is held by app_1"), "{done:?}");
@@ -300,7 +300,7 @@ fn the_owner_whose_leases_are_taken_away_is_named_exactly() {
     assert_ne!(a, b);
     let (host, _) = a.rsplit_once('_').unwrap();
     let done = site.run(["release", "--all", "--yes", "--owner", host]).expect(0);
-    assert!(done.stderr.contains(&format!("{host} holds nothing")), "{done:?}");
+    assert!(done.stderr.contains(&format!("{host} has no leases")), "{done:?}");
     assert!(done.stderr.contains(&a), "{done:?}");
     site.run(["release", "--all", "--yes", "--owner", &a]).expect(0);
     assert_eq!(owner("b"), b);

@@ -55,7 +55,7 @@ fn a_lock_that_can_not_be_read_is_listed_as_such_beside_the_others() {
     let bad = ("bad-lock", "(unreadable)");
     assert_eq!(seen, [("KEY", "OWNER"), ("a-lock", "web-7"), ("c-lock", "web-7"), bad]);
     assert!(done.stderr.contains("list \"bad-lock\" at embedded:"), "{done:?}");
-    assert!(done.stderr.contains("damaged; no other lock is affected"), "{done:?}");
+    assert!(done.stderr.contains("damaged; other locks are fine"), "{done:?}");
     assert_eq!(site.line("ls a").expect(0).stderr, "");
     let done = site.line("ls --json").expect(69);
     let document: Value = serde_json::from_str(&done.stdout).unwrap();
@@ -79,7 +79,7 @@ fn a_lock_that_another_program_damaged_on_a_server_is_called_that_by_every_comma
     }
     let fence = lock(&site, "bad-lock")["holders"][0]["fence"].as_str().unwrap().to_owned();
     drop(server.cli(&["HSET", "leasehold:{bad-lock}", "state", "\u{11}garbage"]));
-    let advice = "is damaged; end all that works under the lock, and remove its key then";
+    let advice = "is damaged; end all work under the lock, then delete its key";
     for command in [
         "show bad-lock",
         "why bad-lock",
@@ -134,7 +134,7 @@ fn a_release_of_a_damaged_lock_does_not_promise_that_the_ttl_ends_it() {
     drop(server.cli(&["HSET", "leasehold:{k}", "state", "\u{11}garbage"]));
     fs::write(site.path("go"), "").unwrap();
     let done = running.finish();
-    assert!(done.stderr.contains("is damaged; end all that works under the lock"), "{done:?}");
+    assert!(done.stderr.contains("is damaged; end all work under the lock"), "{done:?}");
     assert!(!done.stderr.contains("ttl"), "{done:?}");
 }
 
@@ -196,13 +196,13 @@ fn hostile_names_and_notes_are_shown_harmless() {
 #[test]
 fn a_lock_is_taken_away_only_from_the_holder_that_was_seen() {
     let site = Site::embedded();
-    site.line("force-release k --fence 7").complains(76, "nobody holds it");
+    site.line("force-release k --fence 7").complains(76, "it has no holder");
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
     let fence = holder.line().split_once(' ').unwrap().0.to_owned();
     site.line("force-release k --fence 7").complains(76, &format!("another fence ({fence})"));
     site.run(["run", "-n", "k", "--", "true"]).expect(75);
     let done = site.run(["force-release", "k", "--fence", &fence]).expect(0);
-    assert!(done.stderr.contains(&format!("took \"k\" (fence {fence}) away at")), "{done:?}");
+    assert!(done.stderr.contains(&format!("force-released \"k\" (fence {fence}) at")), "{done:?}");
     assert_eq!(done.stdout, "");
     site.line("run -n k -- true").expect(0);
     site.line("force-release k --fence 18446744073709551615").complains(64, "fence");

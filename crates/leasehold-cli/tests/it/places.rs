@@ -20,8 +20,8 @@ fn a_directory_that_depends_on_the_place_is_refused_with_the_absolute_one_wherev
         ("quorum:embedded:a,embedded:b,embedded:c", "a"),
     ] {
         let meant = format!(
-            "not absolute, so it would be another one wherever the command is \
-                             started; if you mean the one below here, write embedded:{}",
+            "is relative, so each working directory has another store; for the one below this \
+             directory, write embedded:{}",
             here.join(name).display()
         );
         for line in ["ls", "run k -- echo never"] {
@@ -32,10 +32,10 @@ fn a_directory_that_depends_on_the_place_is_refused_with_the_absolute_one_wherev
     }
     fs::write(site.path("config.toml"), "store = 'embedded:locks'\n").unwrap();
     let mut command = site.command(["--config", "config.toml", "ls"]);
-    finish(command.env_remove("LEASEHOLD_STORE")).complains(78, "not absolute");
+    finish(command.env_remove("LEASEHOLD_STORE")).complains(78, "is relative");
     let mut command = site.command(["ls"]);
     finish(command.env("LEASEHOLD_STORE", "embedded:~/locks"))
-        .complains(78, "~ stands for nothing");
+        .complains(78, "~ is not replaced here");
     assert!(!site.path("locks").exists());
 }
 
@@ -72,7 +72,7 @@ fn what_only_asks_or_acts_on_what_is_held_makes_no_store() {
         assert_eq!(observer.line(), "- - -");
         drop(observer);
         let doctor = site.line("doctor").expect(0).stdout;
-        assert!(doctor.contains("there is no store here yet"), "{doctor}");
+        assert!(doctor.contains("no store is here yet"), "{doctor}");
         assert_eq!(site.line("ls").expect(0).stdout, "");
         assert!(site.line("show k").expect(0).stdout.contains("free"));
         assert!(site.line("show k --json").expect(0).stdout.contains("\"lock\":null"));
@@ -122,7 +122,7 @@ fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() 
         finish(command.env("HOME", "/nonexistent").current_dir("/").uid(user).gid(group))
     };
     run_as(61_238, 61_238)
-        .complains(69, "is for user 61236 and the members of group 61237; user 61238 is neither")
+        .complains(69, "is for user 61236 and group 61237, not for user 61238")
         .complains(69, "usermod -aG 61237 USER");
     // Root has the rights of all groups, and leaves them to their members.
     site.line("run k -- true").expect(0);
@@ -136,7 +136,7 @@ fn a_directory_of_somebody_elses_is_refused_and_left_as_it_is() {
     fs::create_dir(site.path("locks")).unwrap();
     fs::write(site.path("locks/store"), "precious").unwrap();
     for line in ["ls", "show k", "wait k", "run k -- echo never", "acquire k"] {
-        site.line(line).complains(69, "store is in it, which no store has made");
+        site.line(line).complains(69, "has no store, but another file (store)");
     }
     assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 1);
     assert_eq!(site.read("locks/store"), "precious");
@@ -176,8 +176,8 @@ fn a_store_with_an_end_that_nobody_sees_is_no_other_store() {
     for end in ["\r", "\n", " ", "\t"] {
         let store = format!("{}{end}", site.store());
         let mut command = site.command(["run", "k", "--", "echo", "never"]);
-        finish(command.env("LEASEHOLD_STORE", &store)).complains(78, "a blank at an end");
-        site.run(["--store", &store, "ls"]).complains(78, "a blank at an end");
+        finish(command.env("LEASEHOLD_STORE", &store)).complains(78, "begins or ends in a blank");
+        site.run(["--store", &store, "ls"]).complains(78, "begins or ends in a blank");
     }
     assert!(!site.path("locks").exists());
 }
@@ -192,9 +192,9 @@ fn the_default_store_can_be_forbidden() {
         finish(command.env_remove("LEASEHOLD_STORE"))
     };
     unnamed(&["--no-default-store", "run", "k", "--", "echo", "never"])
-        .complains(78, "no store is named, and --no-default-store forbids the default one");
+        .complains(78, "no store is named, and --no-default-store forbids the default store");
     fs::write(&file, "default_store = 'no'\n").unwrap();
-    let by = format!("the config file {} forbids the default one", file.display());
+    let by = format!("the config file {} forbids the default store", file.display());
     for line in ["ls", "run k -- echo never", "hold k", "why k"] {
         unnamed(&line.split(' ').collect::<Vec<_>>()).complains(78, &by);
     }
@@ -283,13 +283,13 @@ fn a_password_is_one_wherever_it_stands_in_a_url() {
     let site = Site::embedded();
     for url in SECRETIVE.map(|url| url.replace("SECRET", SECRET)) {
         let done = site.run(["--store", &url, "ls"]);
-        assert!(done.stderr.contains("warning: every user of this machine"), "{done:?}");
+        assert!(done.stderr.contains("warning: other users of this machine"), "{done:?}");
         assert!(!done.stderr.contains(SECRET), "{done:?}");
         let done = finish(site.command(["-vv", "ls"]).env("LEASEHOLD_STORE", &url));
         assert!(!done.stderr.contains(SECRET), "{done:?}");
         fs::write(site.path("config.toml"), format!("store = '{url}'\n")).unwrap();
         fs::set_permissions(site.path("config.toml"), fs::Permissions::from_mode(0o644)).unwrap();
-        let done = site.line("--config config.toml ls").complains(78, "everybody can get at");
+        let done = site.line("--config config.toml ls").complains(78, "all users can read");
         assert!(!done.stderr.contains(SECRET), "{done:?}");
         // The command runs under another store, and sees nothing of this one.
         let store = site.store().to_owned();
@@ -313,7 +313,7 @@ fn a_lease_in_the_environment_does_not_reach_the_command() {
 fn a_quorum_of_one_node_is_warned_of() {
     let site = Site::embedded();
     let node = |name: &str| format!("embedded:{}", site.path(name).display());
-    let warned = "warning: a quorum of one node has no other to decide with";
+    let warned = "warning: a quorum of one node tolerates no failure";
     let one = site.run(["--store", &format!("quorum:{}", node("a")), "run", "k", "--", "true"]);
     assert!(one.expect(0).stderr.contains(warned));
     let two = format!("quorum:{},{}", node("b"), node("c"));

@@ -78,7 +78,7 @@ fn what_can_not_be_read_is_shown_with_the_reason_and_nothing_is_said_to_be_nothi
     }
     drop(server.cli(&["DEL", "leasehold:{k}"]));
     drop(server.cli(&["SET", "leasehold:{k}", "mine"]));
-    site.line("show k --raw").complains(69, "stands at its key");
+    site.line("show k --raw").complains(69, "its key holds");
 }
 
 #[test]
@@ -107,8 +107,7 @@ fn a_quorum_tells_it_of_each_node() {
 #[test]
 fn a_lock_without_a_record_on_a_server_is_a_matter_of_usage() {
     let embedded = Site::embedded();
-    let none =
-        "--raw prints the record of a lock in a Redis server, and there is none at embedded:";
+    let none = "--raw needs a lock in a Redis server, not one at embedded:";
     embedded.line("show k --raw").complains(64, none);
     embedded.line("acquire k").expect(0);
     embedded.line("show k --raw").complains(64, none);

@@ -12,7 +12,7 @@ pub(crate) fn document(name: &str) -> String {
     fs::read_to_string(root.join(name)).unwrap()
 }
 
-/// Runs a script as somebody would who types it, in a directory and with a store of its own.
+/// Runs a script as a user types it, in a directory and with a store of its own.
 pub(crate) fn typed(script: &str) -> Done {
     let site = Site::embedded();
     let here = site.path("here");

@@ -213,7 +213,7 @@ fn what_became_of_a_lock_is_written_apart_from_the_exit_code() {
     assert_eq!(told()["leases"][0]["release"], "released");
     // Before anything is taken.
     site.line("run k --status no/such/place -- touch ran").complains(74, "--status no/such/place");
-    site.line("run k --status . -- touch ran").complains(64, "no regular file");
+    site.line("run k --status . -- touch ran").complains(64, "not a regular file");
     assert!(!site.path("ran").exists());
     let left = std::fs::read_dir(site.path("")).unwrap();
     let left = left

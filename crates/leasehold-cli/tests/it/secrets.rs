@@ -73,7 +73,7 @@ fn the_password_reaches_the_server_by_every_way_it_can_be_given() {
     assert!(done.stdout.contains(&format!("LEASEHOLD_STORE=redis://{address}\n")), "{done:?}");
     nothing_shown(&done.expect(0));
     let done = site.run(["--store", &full, "run", "k", "--", "true"]).expect(0);
-    assert!(done.stderr.contains("warning: every user of this machine can read"), "{done:?}");
+    assert!(done.stderr.contains("warning: other users of this machine can read"), "{done:?}");
     nothing_shown(&done);
 }
 

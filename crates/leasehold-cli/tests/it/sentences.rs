@@ -1,7 +1,11 @@
-//! What the command can say, read from the sources of all that it is made of.
+//! What the command can say, read from the sources of all that it is made of, and from its help.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::harness::Site;
+use crate::help::COMMANDS;
 
 /// The crates whose messages the command shows, each with whether it speaks to programmers as well.
 const SPEAK: [(&str, bool); 6] = [
@@ -15,12 +19,69 @@ const SPEAK: [(&str, bool); 6] = [
 
 const WORDS_MAX: usize = 30;
 
+/// Words for which the project has another one: see the terms in CONTRIBUTING.
+const OLD_TERMS: [&str; 49] = [
+    "all the same",
+    "anew",
+    "asked for",
+    "asked to",
+    "asks for",
+    "asks to",
+    concat!("every", "body"),
+    "for so long",
+    "gave up",
+    "give back",
+    "give up",
+    "given back",
+    "given up",
+    "gives back",
+    "gives up",
+    "half a minute",
+    "hand on",
+    "hand over",
+    "handed on",
+    "handed over",
+    "hands on",
+    "in line",
+    "cool-down",
+    "cool-downs",
+    "it is no",
+    "let go",
+    "lets go",
+    "nobody",
+    "place in the queue",
+    "quarter of an hour",
+    "ran out",
+    "run out",
+    "runs out",
+    "so many",
+    concat!("some", "body"),
+    "stands at",
+    "take away",
+    "taken away",
+    "takes away",
+    "tell apart",
+    "tells apart",
+    "this is no",
+    "time-out",
+    "time-outs",
+    "told",
+    "took away",
+    "wake message",
+    "what becomes of",
+    concat!("who", "ever"),
+];
+
+/// Names of events in the log, which programs read.
+const KEPT: [&str; 1] = ["granted, handed on, changed"];
+
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        // Tests, beside the code that they are of.
-        let is_test = ["tests.rs", "tests", "differential.rs", "differential"].contains(&name);
+        // Tests beside their code.
+        let is_test = ["tests", "differential", "differential.rs"].contains(&name)
+            || name.ends_with("tests.rs");
         if path.is_dir() && !is_test {
             sources(&path, into);
         } else if name.ends_with(".rs") && !is_test {
@@ -29,10 +90,15 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The texts between quotes, lines that go on put together, without comments and the tests at the end.
+/// The texts between quotes, with their continued lines joined. Comments, attributes and the tests at
+/// the end are left out.
 fn texts(source: &str) -> Vec<String> {
-    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
-    let lines = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let source = source.split("mod tests {").next().unwrap();
+    let is_text = |line: &&str| {
+        let line = line.trim_start();
+        !line.starts_with("//") && !line.starts_with("#[") && !line.starts_with("reason = ")
+    };
+    let lines = source.lines().filter(is_text);
     let source = lines.collect::<Vec<_>>().join("\n").replace("'\"'", "' '").replace("b'\\''", "");
     let mut texts = Vec::new();
     let mut rest = source.as_str();
@@ -62,11 +128,8 @@ fn texts(source: &str) -> Vec<String> {
     texts
 }
 
-/// A sentence ends with a stop or a line.
-fn longest_sentence(text: &str) -> usize {
-    let sentences = text.split(['\n', '!', '?']).flat_map(|line| line.split(". "));
-    let is_word = |word: &&str| word.contains(char::is_alphanumeric);
-    sentences.map(|it| it.split_whitespace().filter(is_word).count()).max().unwrap_or_default()
+fn words(text: &str) -> usize {
+    text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
 
 /// What the reader of a message does not have, or can't type.
@@ -87,43 +150,142 @@ fn means_nothing(text: &str) -> bool {
         || text.split('`').enumerate().any(is_rust)
 }
 
-#[test]
-fn no_message_has_a_long_sentence_a_path_of_the_sources_or_a_name_of_the_library() {
+/// The old terms in a text. Placeholders are names of variables, which are no prose.
+fn old_terms(text: &str) -> Vec<&'static str> {
+    let mut text = KEPT.iter().fold(text.to_owned(), |text, kept| text.replace(kept, ""));
+    while let Some((before, behind)) = text.split_once('{') {
+        let Some((_, rest)) = behind.split_once('}') else { break };
+        text = format!("{before}x{rest}");
+    }
+    let is_in_word = |c: char| c.is_alphanumeric() || c == '-' || c == '\'';
+    let plain = text.to_lowercase();
+    let plain: Vec<&str> = plain.split(|c| !is_in_word(c)).filter(|it| !it.is_empty()).collect();
+    let plain = format!(" {} ", plain.join(" "));
+    OLD_TERMS.into_iter().filter(|term| plain.contains(&format!(" {term} "))).collect()
+}
+
+/// What is wrong with a message.
+fn faults(text: &str, is_for_programmers: bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    let count = words(text);
+    if count > WORDS_MAX {
+        faults.push(format!("{count} words"));
+    }
+    if text.matches("; ").count() > 1 {
+        faults.push("more than one semicolon".to_owned());
+    }
+    if !is_for_programmers && means_nothing(text) {
+        faults.push("a path of the sources, or a name of the library".to_owned());
+    }
+    faults.extend(old_terms(text).into_iter().map(|term| format!("{term:?}")));
+    faults
+}
+
+/// Each message of these crates, with its file and with whether it is for programmers.
+fn messages() -> Vec<(PathBuf, bool, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let (mut read, mut wrong) = (0, Vec::new());
-    for (name, is_library) in SPEAK {
+    let mut messages = Vec::new();
+    for (name, is_for_programmers) in SPEAK {
         let mut files = Vec::new();
         sources(&crates.join(name).join("src"), &mut files);
         for file in files {
             for text in texts(&fs::read_to_string(&file).unwrap()) {
-                // Help, documentation and statements are no messages.
-                let is_other = text.contains("[`")
-                    || text.contains("Exit codes:")
-                    || text.contains("CREATE TABLE");
-                if is_other || text.matches(' ').count() < 3 || file.ends_with("cost.rs") {
-                    continue;
-                }
-                read += 1;
-                let words = longest_sentence(&text);
-                if words > WORDS_MAX || !is_library && means_nothing(&text) {
-                    wrong.push(format!("{}: {words} words: {text:?}", file.display()));
+                // Documentation, help, statements and headers are not messages.
+                let is_other = ["[`", "Exit codes:", "A lock is a name.", "-src '", "charset="]
+                    .iter()
+                    .any(|mark| text.contains(mark));
+                let is_statement =
+                    ["CREATE ", "INSERT ", "SELECT "].iter().any(|word| text.starts_with(word));
+                let is_documentation =
+                    ["cost.rs", "errors.rs", "table.rs"].iter().any(|name| file.ends_with(name));
+                if text.contains(' ') && !(is_other || is_statement || is_documentation) {
+                    messages.push((file.clone(), is_for_programmers, text));
                 }
             }
         }
     }
-    assert!(read > 800, "only {read} messages were found");
+    messages
+}
+
+#[test]
+fn each_message_is_short_plain_and_in_the_words_of_its_reader() {
+    let messages = messages();
+    let wrong: Vec<String> = messages
+        .iter()
+        .filter_map(|(file, is_for_programmers, text)| {
+            let faults = faults(text, *is_for_programmers);
+            let found = !faults.is_empty();
+            found.then(|| format!("{}: {}: {text:?}", file.display(), faults.join(", ")))
+        })
+        .collect();
+    assert!(messages.len() > 1_000, "only {} messages were found", messages.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn what_a_message_may_not_have_is_seen() {
-    let source = "// \"of a comment\"\nf(\"one two \\\n     three\", '\"', \"four\\n\");\n#[cfg(test)]\nmod tests { \"x\" }";
-    assert_eq!(texts(source), ["one two three", "four\n"]);
-    assert_eq!(longest_sentence("a b c. d e\nf"), 3);
-    for text in
-        ["see docs/wire.md for that", "call `set_limit` then", "use leasehold::blocking here"]
-    {
-        assert!(means_nothing(text), "{text}");
+fn one_event_has_one_message_in_the_command() {
+    let mut places = BTreeMap::<String, Vec<PathBuf>>::new();
+    for (file, _, text) in messages() {
+        let is_of_the_command = file.components().any(|part| part.as_os_str() == "leasehold-cli");
+        if is_of_the_command && words(&text) >= 5 {
+            places.entry(text).or_default().push(file);
+        }
     }
-    assert!(!means_nothing("name it in `password_file`, or in LEASEHOLD_PASSWORD"));
+    let twice: Vec<_> = places.into_iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(twice.is_empty(), "{twice:#?}");
+}
+
+#[test]
+fn help_has_short_sentences_in_the_words_of_its_reader() {
+    let site = Site::embedded();
+    let mut wrong = Vec::new();
+    for command in COMMANDS {
+        for option in ["--help", "-h"] {
+            let help = site.run([command, option]).expect(0).stdout;
+            for paragraph in help.split("\n\n").flat_map(|part| part.split("\n  -")) {
+                // A line that is set off is an example, or an entry of a list.
+                let is_prose = |line: &&str| !line.trim_start().starts_with("leasehold ");
+                let prose: Vec<&str> = paragraph.lines().filter(is_prose).collect();
+                let is_set_off = |line: &&str| line.starts_with("          ");
+                let is_list = paragraph.contains("Possible values:")
+                    || prose.iter().any(|line| line.starts_with("  "))
+                        && !prose.iter().all(|line| is_set_off(line));
+                let text = prose.join(" ");
+                let longest = text.split(". ").map(words).max().unwrap_or_default();
+                let is_long = !is_list && longest > WORDS_MAX;
+                let old = old_terms(&text);
+                if is_long || !old.is_empty() || means_nothing(&text) {
+                    wrong.push(format!("{command} {option}: {longest} words, {old:?}: {text}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_fault_of_a_message_is_seen() {
+    let source = "// \"of a comment\"\nf(\"one two \\\n     three\", '\"', \"four\\n\");\nmod tests { \"x\" }";
+    assert_eq!(texts(source), ["one two three", "four\n"]);
+    for (text, fault) in [
+        ("see docs/wire.md for that", "a path"),
+        ("call `set_limit` then", "a path"),
+        ("use leasehold::blocking here", "a path"),
+        ("one; two; three", "semicolon"),
+        ("Nobody holds it", "nobody"),
+        ("the wait ran out; wait longer", "ran out"),
+        ("2 waiters stand in line", "in line"),
+        (&"word ".repeat(31), "31 words"),
+    ] {
+        let found = faults(text, false);
+        assert!(found.len() == 1 && found[0].contains(fault), "{text}: {found:?}");
+    }
+    for text in [
+        "name it in `password_file`, or in LEASEHOLD_PASSWORD",
+        "{told}, as the page requested; look again",
+        &"word ".repeat(30),
+    ] {
+        assert_eq!(faults(text, false), [""; 0], "{text}");
+    }
+    assert_eq!(faults("use leasehold::blocking here", true), [""; 0]);
 }

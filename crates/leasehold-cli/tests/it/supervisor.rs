@@ -154,9 +154,10 @@ fn a_lost_lock_ends_the_whole_group_even_if_it_ignores_term() {
     let (running, pids) = stubborn(&site, "k --ttl 2s");
     let fence = fence(&site, "k");
     let done = site.run(["force-release", "k", "--fence", &fence]).expect(0);
-    assert!(done.stderr.contains(&format!("took \"k\" (fence {fence}) away")), "{done:?}");
+    assert!(done.stderr.contains(&format!("force-released \"k\" (fence {fence})")), "{done:?}");
     let done = running.finish().expect(76);
-    assert!(done.stderr.contains(&format!("lost \"k\" (fence {fence})")), "{done:?}");
+    let place = format!("lost \"k\" at {} (fence {fence}): ", site.store());
+    assert!(done.stderr.contains(&place), "{done:?}");
     pids.into_iter().for_each(gone);
 }
 
@@ -183,7 +184,7 @@ fn a_lost_lock_says_what_the_server_said_to_its_last_renewal() {
     let (run, hold) = (running.finish().expect(76), hold.finish().expect(76));
     pids.into_iter().for_each(gone);
     for (done, key) in [(run, "k"), (hold, "h")] {
-        for part in [&*format!("lost \"{key}\""), "refused the user name", "LEASEHOLD_PASSWORD"] {
+        for part in [&*format!("lost \"{key}\""), "wrong user name", "LEASEHOLD_PASSWORD"] {
             assert!(done.stderr.contains(part), "{part}: {done:?}");
         }
     }
@@ -196,7 +197,7 @@ fn a_store_that_goes_away_loses_the_lock_and_ends_the_command() {
     let (running, pids) = stubborn(&site, "k --ttl 1s");
     server.pause();
     let done = running.finish().expect(76);
-    for part in ["no renewal was confirmed for", " within ", "; the command is ended"] {
+    for part in ["no renewal was confirmed for", " within ", "; the command is stopped"] {
         assert!(done.stderr.contains(part), "{part}: {done:?}");
     }
     pids.into_iter().for_each(gone);

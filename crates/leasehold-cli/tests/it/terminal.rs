@@ -237,7 +237,7 @@ fn ctrl_z_stops_both_and_fg_lets_both_go_on() {
     terminal.type_in("leasehold run k --ttl 1h -- sh job; echo code-$?\n");
     terminal.shows("job-is-ready");
     terminal.type_in(CTRL_Z);
-    terminal.shows("leasehold: suspended; \"k\" is lost unless the job goes on within");
+    terminal.shows("leasehold: suspended; \"k\" is lost unless the job continues within");
     terminal.shows("Stopped");
     terminal.type_in("echo shell-$((40+2))\n");
     terminal.shows("shell-42");
@@ -400,8 +400,8 @@ fn a_wait_is_explained_to_a_file_too_unless_it_is_to_be_quiet() {
         ("k", "run -w 1.5", "waiting: \"k\" is held by"),
         ("k", "run -w 1.5", "number 1 in line"),
         ("k", "wait -w 1.5", "waiting: \"k\" is held by"),
-        ("shut", "run -w 1.5", "waiting: \"shut\" is closed for another"),
-        ("shut", "acquire -w 1.5", "waiting: \"shut\" is closed for another"),
+        ("shut", "run -w 1.5", "waiting: \"shut\" is cooling down for another"),
+        ("shut", "acquire -w 1.5", "waiting: \"shut\" is cooling down for another"),
     ] {
         let tail = if command.starts_with("run") { " -- true" } else { "" };
         let done = site.line(&format!("{command} {key}{tail}")).expect(75);

@@ -103,7 +103,7 @@ fn a_lease_that_has_another_holder_by_now_is_told_as_such() {
     site.line(&format!("force-release k --fence {seen}")).expect(0);
     let fence = acquired();
     terminal.type_in(&format!("x{}\r", &seen[seen.len() - 6..]));
-    shows(&terminal, 120, &format!("it is held under another fence ({fence}); look again"));
+    shows(&terminal, 120, &format!("it is held with another fence ({fence}); look again"));
     assert_eq!(lock(&site, "k")["holders"][0]["fence"], fence);
 }
 

@@ -192,7 +192,7 @@ fn another_sites_page_and_a_name_that_points_here_get_nothing() {
     // A name of another's that points here: the page would be of that site for the browser.
     browser.open(&format!("http://evil.example:{port}/"));
     let text = browser.ask("document.body.innerText");
-    assert!(text.as_str().unwrap().contains("not reached by that name"), "{text}");
+    assert!(text.as_str().unwrap().contains("does not know that name"), "{text}");
     assert_eq!(lock(&site, "k")["holders"][0]["fence"], Value::from(fence));
 }
 
@@ -252,13 +252,13 @@ fn what_can_not_be_taken_away_is_told_in_the_words_of_the_command() {
         site.line("force-release k --fence 7").complains(76, words);
     };
     // Before there is a store, and in one.
-    refused("nobody holds it");
+    refused("it has no holder");
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
     let fence = holder.line().split_whitespace().next().unwrap().to_owned();
-    refused(&format!("it is held under another fence ({fence}); look again"));
+    refused(&format!("it is held with another fence ({fence}); look again"));
     send(holder.pid(), libc::SIGTERM);
     until("it is free", || lock(&site, "k") == Value::Null);
-    refused("nobody holds it");
+    refused("it has no holder");
 }
 
 #[test]

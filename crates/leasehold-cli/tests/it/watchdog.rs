@@ -113,7 +113,7 @@ fn a_watchdog_that_is_killed_takes_the_command_along_before_the_lock_is_free() {
         }
         let done = running.finish().expect(137);
         assert!(
-            done.stderr.contains("the watchdog was killed, and the command with it"),
+            done.stderr.contains("the watchdog was killed, and so was the command"),
             "{done:?}"
         );
     });
@@ -129,7 +129,7 @@ fn a_watchdog_that_is_killed_as_soon_as_its_command_begins_takes_all_of_it_along
             site.start(["run", "k", "--ttl", "1h", "--grace", "50ms", "-c", script]).finish();
         let done = done.expect(137);
         assert!(
-            done.stderr.contains("the watchdog was killed, and the command with it"),
+            done.stderr.contains("the watchdog was killed, and so was the command"),
             "{done:?}"
         );
         assert_eq!(state(site.read("pid").trim().parse().unwrap()), None);

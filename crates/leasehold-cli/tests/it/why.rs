@@ -42,7 +42,7 @@ fn two_that_wait_for_each_other_are_told(site: &Site) {
     let text = text(site, "a");
     assert!(text.contains("web-1 waits for \"b\", which web-2 holds\n"), "{text}");
     assert!(text.contains("web-2 waits for \"a\", which web-1 holds\n"), "{text}");
-    assert!(text.contains("wait for each other in a circle"), "{text}");
+    assert!(text.contains("deadlock: they wait for each other"), "{text}");
 }
 
 #[test]
@@ -61,10 +61,8 @@ fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
     let server = RedisServer::start();
     let site = Site::at(format!("{}?replicas=1&max_ttl=1d", server.url()));
     let told = text(&site, "k");
-    assert!(told.starts_with(&format!("\"k\" is free at {}: nobody", site.store())), "{told}");
-    for part in
-        ["uptime: the server was started ", "so no lock is granted here for another ", "=> wait;"]
-    {
+    assert!(told.starts_with(&format!("\"k\" is free at {}, without", site.store())), "{told}");
+    for part in ["uptime: the server was started ", "grants no locks for another ", "=> wait, "] {
         assert!(told.contains(part), "{part} is not in {told}");
     }
     let topics = |document: &Value| -> Vec<String> {
@@ -83,8 +81,7 @@ fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
 #[test]
 fn a_lock_is_explained_with_its_holder_and_its_line() {
     let site = Site::embedded();
-    let free =
-        format!("\"k\" is free at {}: nobody holds it or waits for it there\n", site.store());
+    let free = format!("\"k\" is free at {}, without holders and waiters\n", site.store());
     assert_eq!(text(&site, "k"), free);
     assert_eq!(document(&site, "k")["lock"], Value::Null);
     let mut holder = site.start(["hold", "k", "--ignore-stdin", "--meta", "job=report"]);
@@ -101,15 +98,15 @@ fn a_lock_is_explained_with_its_holder_and_its_line() {
     let text = text(&site, "k");
     let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
     for part in [
-        "it says: job=report\n",
-        "how long its work has made no progress the store is not told: for at most the ",
-        "2 in line:\n  1. first, exclusive, for ",
+        "notes: job=report\n",
+        "the store does not know whether its work makes progress",
+        "2 in the queue:\n  1. first, exclusive, for ",
         "\n  2. second, exclusive, for ",
         "leasehold ask k ",
         &format!("leasehold force-release --fence {fence} "),
         // This machine's: what it runs is no secret to who asks.
         &format!("process {} of host ", holder.pid()),
-        "it runs, ",
+        " (this host): running ",
         "hold k --ignore-stdin",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
@@ -126,7 +123,7 @@ fn a_wait_that_ran_out_says_where_more_is_told() {
     let mut holder = site.start(["hold", "two words", "--ignore-stdin"]);
     holder.line();
     let done = site.run(["run", "-w", "1", "two words", "--", "true"]);
-    done.complains(75, "`leasehold why 'two words'` says more");
+    done.complains(75, "See `leasehold why 'two words'`");
 }
 
 /// Locks `a` and `b` as above, where the second wait runs out.
@@ -141,7 +138,7 @@ fn a_wait_that_ran_out_names_the_circle(site: &Site) {
     until("the first waits", || waiters(site, "b") == 1);
     let done = site.line("run -w 1 a --owner web-2 -- true").complains(75, "held by web-1");
     for part in [
-        "they wait in a circle",
+        ". Deadlock: ",
         "web-1 waits for \"b\", which web-2 holds",
         "web-2 waits for \"a\", which web-1 holds",
     ] {
@@ -151,8 +148,8 @@ fn a_wait_that_ran_out_names_the_circle(site: &Site) {
     assert_eq!(done.stderr, "");
     // One that waits for a holder in nobody's way.
     let done = site.line("run -w 1 b --owner web-3 -- true").complains(75, "held by web-2");
-    assert!(done.stderr.contains("; 1 other waits: web-1;"), "{done:?}");
-    assert!(!done.stderr.contains("circle"), "{done:?}");
+    assert!(done.stderr.contains(". 1 other waits: web-1. See "), "{done:?}");
+    assert!(!done.stderr.contains("Deadlock"), "{done:?}");
 }
 
 #[test]
@@ -182,8 +179,8 @@ fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
         })
         .collect();
     let done = site.line("run -w 1 k -- true");
-    assert!(done.stderr.contains(" (job=report, by=cron); its lease ends"), "{done:?}");
-    done.complains(75, "; 4 others wait: one, two, three, …; `leasehold why k` says more");
+    assert!(done.stderr.contains(" (job=report, by=cron), lease expires"), "{done:?}");
+    done.complains(75, ". 4 others wait: one, two, three, and more. See `leasehold why k`");
 }
 
 #[test]
@@ -196,7 +193,7 @@ fn the_process_of_a_holder_with_a_name_of_its_own_is_told_by_the_log() {
         // It is written after the fact.
         until("its process is told", || document(&site, "k")["processes"][0]["id"] == holder.pid());
         let text = text(&site, "k");
-        let part = format!("  by its entry in the log it is process {} of host ", holder.pid());
+        let part = format!("  by its log entry: process {} of host ", holder.pid());
         assert!(text.contains("is held by web-1 for ") && text.contains(&part), "{text}");
     }
 }
@@ -210,18 +207,18 @@ fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
     let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
     assert!(
         text(&site, "k")
-            .contains(&format!("  kill {}    # ends what holds it here\n", holder.pid()))
+            .contains(&format!("  kill {}    # ends the holder on this host\n", holder.pid()))
     );
     // Killed, and seen by its parent or not yet.
     holder.child().kill().unwrap();
     let pid = holder.pid();
-    until("it is a zombie", || text(&site, "k").contains(", which is this one: it has ended\n"));
+    until("it is a zombie", || text(&site, "k").contains(" (this host): ended\n"));
     let text_of_zombie = text(&site, "k");
     drop(holder);
     gone(pid);
     for (text, can_ask) in [(text_of_zombie, false), (text(&site, "k"), true)] {
         assert!(!text.contains("end the process") && !text.contains("kill "), "{text}");
-        assert!(text.contains("\n  wait: its lease ends in "), "{text}");
+        assert!(text.contains("\n  wait: its lease expires in "), "{text}");
         assert_eq!(text.contains("leasehold ask k    # if its process is in a container"), can_ask);
         assert!(
             text.contains(&format!("\n  leasehold force-release --fence {fence} k ")),
@@ -239,7 +236,7 @@ fn of_a_hold_for_a_script_the_script_is_named_to_be_ended() {
         "fence=$(\"$0\" hold k --while-pid $$ --background) || exit; echo in; sleep 1000",
     ));
     assert_eq!(script.line(), "in");
-    let advised = format!("  kill {}    # ends what holds it here\n", script.pid());
+    let advised = format!("  kill {}    # ends the holder on this host\n", script.pid());
     let text = text(&site, "k");
     assert!(text.contains(&advised), "{text}");
 }
@@ -249,7 +246,7 @@ fn a_cool_down_is_told_with_the_last_grant() {
     let site = Site::embedded();
     site.line("run --cooldown 1h report -- true").expect(0);
     let text = text(&site, "report");
-    assert!(text.contains("is closed for another 5"), "{text}");
+    assert!(text.contains("is cooling down for another 5"), "{text}");
     assert!(text.contains("it was taken last at about 20"), "{text}");
     assert!(document(&site, "report")["granted_at"].as_str().unwrap().ends_with('Z'));
 }
@@ -264,7 +261,7 @@ fn what_is_advised_can_be_typed_for_any_name() {
         let line = advice.lines().find(|line| line.contains("force-release")).unwrap();
         let line = line.trim_start().replacen("leasehold", "\"$0\"", 1);
         finish(&mut shell(&site, &line)).expect(0);
-        assert!(text_of(&site, name).contains("nobody holds"), "{name}");
+        assert!(text_of(&site, name).contains("without holders"), "{name}");
     }
 }
 
@@ -400,22 +397,23 @@ fn a_process_that_only_has_the_number_is_not_pointed_at() {
     let name = lock(&site, "other")["holders"][0]["owner"].as_str().unwrap().to_owned();
     let (number, _) = name.rsplit_once('_').unwrap();
     for (owner, told) in [
-        (format!("{number}_zzzz"), ", which is this one: it has ended, or is in a container\n"),
+        (format!("{number}_zzzz"), " (this host): ended, or in a container\n"),
         (number.to_owned(), "\n"),
     ] {
         let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", &owner]);
         holder.line();
         let text = text(&site, "k");
-        let process = text.lines().position(|line| line.contains("it is process")).unwrap();
+        let process =
+            text.lines().position(|line| line.starts_with("  by its name: process ")).unwrap();
         let line = format!("{}\n", text.lines().nth(process).unwrap());
         assert!(line.ends_with(told), "{line}");
-        assert!(!text.contains("it runs") && !text.contains("kill "), "{text}");
+        assert!(!text.contains("running ") && !text.contains("kill "), "{text}");
         let pid = holder.pid();
         drop(holder);
         gone(pid);
     }
     let text = text(&site, "other");
-    assert!(text.contains("it runs, ") && text.contains("kill "), "{text}");
+    assert!(text.contains("running ") && text.contains("kill "), "{text}");
 }
 
 #[test]
@@ -435,7 +433,7 @@ fn nested_commands_that_wait_for_each_other_are_told_as_a_circle() {
         })
     });
     let told = text(&site, "a");
-    assert!(told.contains(", run under a lock of ") && told.contains("in a circle"), "{told}");
+    assert!(told.contains(", run under a lock of ") && told.contains("deadlock: "), "{told}");
     assert_eq!(document(&site, "b")["chains"][0]["circle"], true);
 }
 
@@ -463,7 +461,7 @@ fn scripts_that_hold_locks_and_wait_for_each_other_are_told_as_a_circle() {
                 .all(|key| lock(&site, key)["waiters"].as_array().is_some_and(|all| all.len() == 1))
         });
         let told = text(&site, first);
-        assert!(told.contains("run under a lock of ") && told.contains("in a circle"), "{told}");
+        assert!(told.contains("run under a lock of ") && told.contains("deadlock: "), "{told}");
         assert_eq!(document(&site, last)["chains"][0]["circle"], true);
     }
 }

@@ -186,7 +186,7 @@ impl AcquireAll {
             return refuse("the same lock is named twice; name each once", key);
         }
         match requests.iter().find(|request| request.queue.is_some()) {
-            Some(request) => refuse("several locks at once can't wait in line", &request.key),
+            Some(request) => refuse("several locks at once can't wait in the queue", &request.key),
             None => Ok(()),
         }
     }
@@ -323,7 +323,7 @@ impl fmt::Display for ForceRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Released => f.write_str("released"),
-            Self::NotHeld => f.write_str("not held by anybody"),
+            Self::NotHeld => f.write_str("not held"),
             Self::OtherFence { fences } => {
                 f.write_str("held by another lease, with fence ")?;
                 for (at, fence) in fences.iter().enumerate() {

@@ -45,7 +45,7 @@ pub trait LockLog: Debug + Send + Sync + 'static {
 /// [`ErrorKind::Config`] for anything but a number from 0 to [`LOG_MAX`].
 pub fn checked_log(text: &str) -> Result<u32> {
     text.parse().ok().filter(|count| *count <= LOG_MAX).ok_or_else(|| {
-        let why = format!("log is how many events are kept, up to {LOG_MAX}, as in log=1000");
+        let why = format!("log must be a number of events up to {LOG_MAX}, as in log=1000");
         Error::new(ErrorKind::Config, why)
     })
 }

@@ -202,7 +202,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         request: &'a RawRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Vec<String>>> {
-        let why = "this store keeps no record of its own in a Redis server";
+        let why = "this store has no record of its own in a Redis server";
         let error = Error::new(ErrorKind::Unsupported, why).during("show").on_key(&request.key);
         Box::pin(std::future::ready(Err(error.at_store(self.location()))))
     }

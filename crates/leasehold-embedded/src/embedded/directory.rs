@@ -87,10 +87,7 @@ impl Directory {
             && !meta.is_dir()
             && !(meta.is_symlink() && path.is_dir())
         {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "this is no directory; an embedded store is one",
-            ));
+            return Err(Error::new(ErrorKind::Config, "not a directory; name a directory"));
         }
         if !path.exists() {
             make(path, access)?;
@@ -114,14 +111,14 @@ impl Directory {
         match DirBuilder::new().mode(Access::Private.directory_mode()).create(path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(unusable("make", error)),
+            Err(error) => return Err(unusable("create", error)),
         }
         let distrust = |why: &str| {
             Error::new(
                 ErrorKind::Denied,
                 format!(
-                    "the default directory {} can't be trusted: {why}; remove it, or name another \
-                     directory, as in embedded:/var/lib/app/locks",
+                    "the default directory {} is not safe: {why}; remove it, or name another, as \
+                     in embedded:/var/lib/app/locks",
                     path.display()
                 ),
             )
@@ -134,12 +131,12 @@ impl Directory {
             return Err(distrust("it is a symbolic link"));
         }
         if !meta.is_dir() {
-            return Err(distrust("it is no directory"));
+            return Err(distrust("it is not a directory"));
         }
         let directory = Self::open(parent.join(name))?;
         let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
         if meta.uid() != geteuid().as_raw() {
-            return Err(distrust("it belongs to somebody else"));
+            return Err(distrust("it belongs to another user"));
         }
         if meta.mode() & 0o077 != 0 {
             return Err(distrust("others have rights on it"));
@@ -180,8 +177,8 @@ impl Directory {
             Some(name) if !self.has_header() => Err(Error::new(
                 ErrorKind::Foreign,
                 format!(
-                    "this directory has no store in it, and {} is in it, which no store has made; \
-                     name a directory that is empty or not there yet",
+                    "this directory has no store, but another file ({}); name an empty or a new \
+                     directory",
                     escape::terminal(&name.to_string_lossy())
                 ),
             )),
@@ -291,7 +288,7 @@ fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
     let (mode, user) = (meta.mode(), geteuid().as_raw());
     if mode & 0o002 != 0 {
         return refuse(format!(
-            "everybody can write to this directory (mode {:o}); take that right away or name \
+            "all users can write to this directory (mode {:o}); run `chmod o-w` on it, or name \
              another directory",
             mode & 0o7777
         ));
@@ -300,24 +297,23 @@ fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
     if mode & 0o020 != 0 && !for_group && meta.uid() != user {
         let group = group_name(meta.gid());
         return refuse(format!(
-            "this directory is for user {} and the members of group {group}; user {user} is \
-             neither. Become a member (`sudo usermod -aG {group} USER`, then log in again), or name \
-             another directory",
+            "this directory is for user {} and group {group}, not for user {user}. Join the group \
+             (`sudo usermod -aG {group} USER`, log in again), or name another directory",
             meta.uid()
         ));
     }
     if mode & 0o020 != 0 && !for_group {
         return refuse(format!(
-            "the group {group} can write to this directory (mode {:o}), and user {user} is not in \
-             it; become a member of the group, or take that right away (chmod g-w)",
+            "group {group} can write to this directory (mode {:o}), and user {user} is not in it; \
+             join the group, or run `chmod g-w`",
             mode & 0o7777,
             group = meta.gid()
         ));
     }
     if meta.uid() != user && !(for_group && mode & 0o020 != 0 && is_member(meta.gid())) {
         return refuse(format!(
-            "this directory belongs to user {}, not to {user}; run as that user, open a store \
-             made for a group that both are in, or name another directory",
+            "this directory belongs to user {}, not to {user}; run as that user, use a store of a \
+             common group, or name another directory",
             meta.uid()
         ));
     }
@@ -328,7 +324,10 @@ fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
 const BEGUN_MAX: u64 = 1024;
 
 fn not_ours(name: &str) -> io::Error {
-    io::Error::other(format!("{name} is not the store's own; remove it, or name another directory"))
+    io::Error::other(format!(
+        "{name} is not a file of the store; remove it, or name another \
+                              directory"
+    ))
 }
 
 /// Refuses a path that depends on the process's working directory.
@@ -339,12 +338,12 @@ fn check_absolute(path: &Path) -> Result<()> {
     let shown = path.to_string_lossy();
     let shown = escape::terminal(&shown);
     let advice = if path.starts_with("~") {
-        "nobody replaces the tilde here; write the path out, beginning with /".to_owned()
+        "the tilde is not replaced here; write the whole path, beginning with /".to_owned()
     } else {
         match std::path::absolute(path) {
             Ok(absolute) => {
                 let absolute = absolute.to_string_lossy();
-                format!("if you mean the one below here, write {}", escape::terminal(&absolute))
+                format!("for the one below this directory, write {}", escape::terminal(&absolute))
             }
             Err(_) => "write it beginning with /".to_owned(),
         }
@@ -352,8 +351,7 @@ fn check_absolute(path: &Path) -> Result<()> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "the path {shown} is relative, and would be another store in each working directory; \
-             {advice}"
+            "the path {shown} is relative, so each working directory has another store; {advice}"
         ),
     ))
 }
@@ -373,7 +371,7 @@ fn make(path: &Path, access: Access) -> Result<()> {
         // The umask may have removed the group's rights.
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(|error| unusable("give the group rights on", error)),
-        Err(error) => Err(unusable("make", error)),
+        Err(error) => Err(unusable("create", error)),
     }
 }
 
@@ -400,7 +398,7 @@ pub(super) fn unusable(what: &str, error: io::Error) -> Error {
             (ErrorKind::Denied, "; give this user the right to, or name another directory")
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            (ErrorKind::Denied, "; name a directory that can be written to")
+            (ErrorKind::Denied, "; name a directory that you can write to")
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             (ErrorKind::Full, "; make room (`df` and `df -i`), or name a directory on another disk")

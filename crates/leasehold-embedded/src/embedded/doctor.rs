@@ -41,11 +41,10 @@ fn file_system(kind: Option<&str>) -> Finding {
         Some(name @ "overlay") => Finding::new(
             Severity::Note,
             "file system",
-            format!("the directory is on a layered file system ({name}), as a container's own files are"),
-            "file locks reach the processes that see it through this mount: those of other containers, and of the \
-             host, have a store of their own",
+            format!("the directory is on a layered file system ({name}), as those of containers"),
+            "other containers and the host have a store of their own there",
         )
-        .advise("where they have to meet, mount a directory of the host into each"),
+        .advise("for one store, mount a directory of the host into each container"),
         Some(name) => Finding::new(
             Severity::Fine,
             "file system",
@@ -55,9 +54,8 @@ fn file_system(kind: Option<&str>) -> Finding {
         None => Finding::new(
             Severity::Note,
             "file system",
-            "the kind of the directory's file system can't be told",
-            "on a network file system a process of another machine could take a lock that is held \
-             here",
+            "the kind of the file system is unknown",
+            "on a network file system another machine could take a lock that is held here",
         )
         .advise("make sure that the directory is on a local disk"),
     }
@@ -70,13 +68,13 @@ fn free_bytes(path: &Path) -> Option<u64> {
 
 fn room(free: Option<u64>, ahead: bool) -> Finding {
     let when_full = if ahead {
-        "on a full disk no lock can be taken; those that are held can still be released"
+        "on a full disk no lock can be taken; held locks can still be released"
     } else {
-        "on a full disk no lock can be taken, and those that are held may not be renewed or released: this file \
-         system sets no room aside for that"
+        "on a full disk no lock can be taken, and held locks may not be renewed or released, since \
+         this file system reserves no room"
     };
     let Some(free) = free else {
-        let found = "how much room is left on the disk can't be told";
+        let found = "the free room on the disk is unknown";
         return Finding::new(Severity::Note, "room", found, when_full);
     };
     let found = format!("{} MiB are free on the disk", free >> 20);
@@ -100,8 +98,7 @@ fn files(free: u64) -> Option<Finding> {
     }
     let severity = if free < FILES_NONE { Severity::Problem } else { Severity::Warning };
     let found = format!("the disk has room for {free} more files (inodes), however large");
-    let means = "a process makes a file when it first takes a lock; without one it can't, and those that are held \
-                 can still be released";
+    let means = "a process needs a file for its first lock; held locks can still be released";
     let advice = "remove files that are not needed (`df -i` counts them), or name a directory on another disk";
     Some(Finding::new(severity, "room", found, means).advise(advice))
 }
@@ -112,13 +109,13 @@ fn rights(access: Access) -> Finding {
             Severity::Fine,
             "rights",
             "only the directory's owner may use it",
-            "processes of other users take no part in these locks",
+            "processes of other users have other locks",
         ),
         Access::Group => Finding::new(
             Severity::Fine,
             "rights",
             "the directory's group may use it",
-            "every member of the group can take locks here, and can end those of others",
+            "every member of the group can take locks here, and end those of others",
         ),
     }
 }
@@ -149,7 +146,7 @@ fn place(path: &Path, temporary: &Path, private: bool, kind: Option<&str>) -> Fi
             Severity::Note,
             "place",
             found,
-            "it exists while this user is logged in, and jobs of other logins don't meet in it",
+            "it exists while this user is logged in; jobs of other logins have another store",
         )
         .advise(
             "give cron jobs and services a path of their own, as in embedded:/var/lib/app/locks",
@@ -160,8 +157,7 @@ fn place(path: &Path, temporary: &Path, private: bool, kind: Option<&str>) -> Fi
             Severity::Warning,
             "place",
             found,
-            "this service has a /tmp of its own (PrivateTmp), so it does not meet other processes \
-             there",
+            "this service has its own /tmp (PrivateTmp), so other processes have another store",
         )
         .advise("name a directory outside /tmp, as in embedded:/var/lib/app/locks");
     }
@@ -170,20 +166,20 @@ fn place(path: &Path, temporary: &Path, private: bool, kind: Option<&str>) -> Fi
             Severity::Note,
             "place",
             found,
-            "whatever cleans up temporary files may remove it, a restart of the machine among them; who starts after \
-             that knows of no lock, period or cool-down in it",
+            "a restart or a cleaner of temporary files may remove it, with its locks, periods and \
+             cooldowns",
         )
-        .advise("name a directory that nobody cleans up, as in embedded:/var/lib/app/locks");
+        .advise("name a lasting directory, as in embedded:/var/lib/app/locks");
     }
     if kind == Some("tmpfs") || ["/run", "/var/run"].iter().any(|run| path.starts_with(run)) {
         return Finding::new(
             Severity::Note,
             "place",
             found,
-            "it is gone with a restart of the machine, and so are the periods and cool-downs in it \
-             (--once-per, --cooldown)",
+            "a restart of the machine removes it, with its periods and cooldowns (--once-per, \
+             --cooldown)",
         )
-        .advise("where these have to last, name a directory on a disk, as in embedded:/var/lib/app/locks");
+        .advise("to keep them, name a directory on a disk, as in embedded:/var/lib/app/locks");
     }
     Finding::new(Severity::Fine, "place", found, "all processes that name it share its locks")
 }
@@ -194,13 +190,13 @@ fn machine() -> Finding {
             Severity::Fine,
             "boot",
             format!("this is {}", escape::terminal(&machine.to_string())),
-            "leases count on the time since the start, which nobody can set, and are void after a \
-             restart, which periods and cool-downs outlast; another time namespace is refused",
+            "leases count on the time since the start and end with a restart; periods and \
+             cooldowns outlast it",
         ),
         Err(_) => Finding::new(
             Severity::Warning,
             "boot",
-            "the machine does not tell one start from the next",
+            "the machine does not distinguish its starts",
             "locks that were held when the machine went down may stay held until their ttl ends",
         ),
     }
@@ -212,14 +208,14 @@ fn wake(works: bool) -> Finding {
             Severity::Fine,
             "wake",
             "the directory takes sockets",
-            "who waits is woken when the lock comes free",
+            "a waiter is notified when the lock is free",
         );
     }
     Finding::new(
         Severity::Note,
         "wake",
         "the directory's path is too long for sockets in it",
-        "who waits finds out by asking, so hand-overs take longer",
+        "waiters poll, so they get a free lock later",
     )
     .advise("name a directory with a shorter path")
 }
@@ -230,14 +226,14 @@ fn death(detached: bool) -> Finding {
             Severity::Note,
             "death",
             "leases are taken detached from their process",
-            "a dead process's lock comes free when its ttl ends, not before",
+            "the lock of a dead process is free only after its ttl",
         );
     }
     Finding::new(
         Severity::Fine,
         "death",
         "leases belong to their process",
-        "a dead process's locks come free at once",
+        "the locks of a dead process are free at once",
     )
 }
 
@@ -276,9 +272,12 @@ mod tests {
         {
             let finding = on(path, kind);
             assert_eq!(finding.severity, Severity::Note, "{path}");
-            assert!(finding.means.contains("gone with a restart"), "{finding:?}");
+            assert!(finding.means.contains("restart of the machine removes it"), "{finding:?}");
         }
-        assert!(on("/nonexistent/tmp/l", "ext4").means.contains("no lock, period or cool-down"));
+        assert!(on("/nonexistent/tmp/l", "ext4").means.contains(
+            "with its locks, periods and \
+                                                                 cooldowns"
+        ));
     }
 
     #[test]

@@ -219,15 +219,15 @@ impl Environment {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
             let message = format!(
-                "a step in the store panicked ({}); this is a bug in leasehold: please report it",
+                "a step in the store panicked ({}); please report this bug",
                 said.unwrap_or("without a word")
             );
             Err(self.error(ErrorKind::Unavailable, message).with_effect(Effect::Unknown))
         })?;
         if pass.check().is_err() {
             let message = format!(
-                "the file gate was changed by another program in the middle of a step: how much of it \
-                 was written, beside what others wrote, is unknown. {MADE_ANEW}"
+                "another program changed the file gate during a step, so the result is unknown. \
+                 {MADE_ANEW}"
             );
             return Err(self.error(ErrorKind::Corrupt, message).with_effect(Effect::Unknown));
         }
@@ -299,7 +299,7 @@ impl Environment {
         }
         Err(self.error(
             ErrorKind::Misuse,
-            "opened before a fork, and this is the child; open stores after forking",
+            "opened before a fork, and this is the child; open stores after the fork",
         ))
     }
 
@@ -312,7 +312,7 @@ impl Environment {
                 .to_owned()
         };
         // Waiting does not help: the directory stays gone until all that use the store have ended.
-        let message = format!("{what}; end what uses it and start again");
+        let message = format!("{what}; end all its processes and start again");
         Err(self.error(ErrorKind::Corrupt, message).with_reason(Reason::DirectoryGone))
     }
 
@@ -375,8 +375,8 @@ impl Environment {
         self.error(
             ErrorKind::Full,
             format!(
-                "full: it was made for at most {mib} MiB; use fewer names at a time, or end all that \
-                 uses it and make it anew with a higher bytes_max"
+                "full: it has at most {mib} MiB; use fewer names at a time, or re-create it with a \
+                 higher bytes_max"
             ),
         )
         .with_reason(Reason::StoreFull)
@@ -467,8 +467,7 @@ pub(super) fn store_time() -> StoreTime {
 const FOR_OTHERS: Duration = Duration::from_millis(5);
 
 /// What to do about a damaged store.
-const MADE_ANEW: &str = "End all processes that use this store, then remove its directory: it will be \
-                         made anew, without any leases";
+const MADE_ANEW: &str = "End all processes that use this store, then remove its directory";
 
 /// An error for a damaged store, with what to do.
 pub(super) fn corrupt(what: &str) -> Error {
@@ -558,14 +557,14 @@ fn who_is_inside(gate: &Gate) -> String {
     };
     match gate.inside().or_else(by_lock) {
         Some(Inside::Process(process)) => format!(
-            "; process {process} is inside and does not go on: if it is stopped, continue it \
-             (kill -CONT {process}) or end it"
+            "; process {process} is inside and makes no progress: continue it (kill -CONT \
+             {process}), or end it"
         ),
         Some(Inside::OfAnotherNamespace(process)) => format!(
-            "; a process of another PID namespace (another container), {process} there, is inside \
-             and does not go on: if it is stopped, continue it or end it"
+            "; process {process} of another container is inside and makes no progress: continue \
+             it, or end it"
         ),
-        None => "; another process is inside and does not go on".to_owned(),
+        None => "; another process is inside and makes no progress".to_owned(),
     }
 }
 

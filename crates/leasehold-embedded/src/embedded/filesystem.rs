@@ -34,16 +34,16 @@ pub(super) fn examine(directory: &File) -> Result<Kind> {
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "this directory is on a network file system ({name}), where locks may not reach \
-                 other machines; name a directory on a local disk, or use a Redis server"
+                "this directory is on a network file system ({name}), where locks may not work; \
+                 name a local directory, or use a Redis server"
             ),
         ));
     }
     if number == OVERLAY && is_shared_overlay(&mounts(), device) {
         return Err(Error::new(
             ErrorKind::Misuse,
-            "two overlays are mounted with the upper folder of this directory, and locks of one are not seen in the \
-             other; unmount one, or name another directory",
+            "two overlays share the upper folder of this directory, and don't see each other's \
+             locks; unmount one, or name another directory",
         ));
     }
     Ok(Kind { number, has_room_ahead: ROOM_AHEAD.contains(&number) })

@@ -71,7 +71,7 @@ impl EmbeddedStore {
     ) -> Result<T> {
         let store = Arc::clone(&self.environment);
         if !store.is_ours() {
-            let why = "the store was opened by the parent of this fork; open it anew";
+            let why = "the store was opened by the parent of this fork; open it again";
             return Err(self.environment.error(ErrorKind::Misuse, why));
         }
         let acting = tokio::task::spawn_blocking(move || act(&store));
@@ -80,7 +80,7 @@ impl EmbeddedStore {
         match acting.await {
             Ok(done) => done.map_err(|error| named(unusable(what, error))),
             Err(error) => {
-                let why = "the log was given up, since the runtime ended";
+                let why = "the log was not read, since the runtime ended";
                 Err(named(Error::new(ErrorKind::Unavailable, why).caused_by(error)))
             }
         }
@@ -129,7 +129,7 @@ fn open(path: &Path, access: Access) -> io::Result<File> {
         opened => opened?,
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("log is not the store's own; remove it"));
+        return Err(io::Error::other("log is not a file of the store; remove it"));
     }
     Ok(file)
 }

@@ -25,7 +25,7 @@ impl Machine {
         let boot = std::fs::read_to_string(BOOT_ID).map_err(|error| {
             Error::new(
                 ErrorKind::Unsupported,
-                format!("an embedded store needs {BOOT_ID} to know when leases are void"),
+                format!("an embedded store needs {BOOT_ID}; mount /proc"),
             )
             .caused_by(error)
         })?;
@@ -33,7 +33,7 @@ impl Machine {
         if boot.is_empty() || boot.contains(char::is_whitespace) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{BOOT_ID} holds no boot id, which an embedded store needs"),
+                format!("{BOOT_ID} has no boot id, which an embedded store needs"),
             ));
         }
         // Kernels before 5.6 have no time namespaces.

@@ -445,11 +445,9 @@ fn other_format(format: u32) -> Error {
     let (of, remedy) = if format > header::FORMAT {
         ("a later", "upgrade this one, or name another directory")
     } else {
-        ("an earlier", "end what uses it and remove its directory, or name another one")
+        ("an earlier", "end all its processes and remove its directory, or name another")
     };
     let known = header::FORMAT;
-    let why = format!(
-        "made by {of} version of leasehold (format {format}, this one knows {known}); {remedy}"
-    );
+    let why = format!("made by {of} version of leasehold (format {format}, not {known}); {remedy}");
     Error::new(ErrorKind::Unsupported, why)
 }

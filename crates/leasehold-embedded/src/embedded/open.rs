@@ -121,7 +121,7 @@ fn lock_soon<T>(mutex: &Mutex<T>, within: Duration) -> Result<MutexGuard<'_, T>>
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
-                    "another thread of this process is opening it and does not go on",
+                    "another thread of this process is opening it and makes no progress",
                 )
                 .with_reason(Reason::NoAnswer));
             }
@@ -239,14 +239,14 @@ fn fit_header(
         if !alone {
             return Err(Error::new(
                 ErrorKind::Misuse,
-                "this store is in use by processes of another boot id and start, as of another machine or a sandbox; \
-                 name another directory on a local disk",
+                "this store is in use by another machine or a sandbox (another boot id); name \
+                 another directory on a local disk",
             ));
         }
         if wanted.at_once {
-            return Err(not_at_once("the machine was started again"));
+            return Err(not_at_once("the machine was restarted"));
         }
-        tracing::info!(path = %directory.path.display(), "the machine was started again: all leases are void");
+        tracing::info!(path = %directory.path.display(), "the machine was restarted: all leases are void");
         // After a power failure the disk's content is undefined.
         if header.ready && prepare_data(directory, &header, wanted).is_ok() {
             let in_place = header.in_place && directory.has_room_ahead;
@@ -278,8 +278,8 @@ fn fit_header(
     if header.gate.word && !gate.word && !alone {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "this system has not the file locks by which others use this store; end what uses it, \
-             and start again",
+            "other processes use this store with file locks that this system lacks; end them, and \
+             start again",
         ));
     }
     // An unused store may have been copied to a file system that supports less.
@@ -308,8 +308,8 @@ fn replaced(file: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!(
-            "the file {file} of this store was removed or replaced while in use; end what uses the \
-             store and start again"
+            "the file {file} of this store was removed or replaced while in use; end all its \
+             processes and start again"
         ),
     )
     .with_reason(Reason::DirectoryGone)
@@ -324,9 +324,8 @@ fn other_view(file_system: u32) -> Error {
     Error::new(
         ErrorKind::Misuse,
         format!(
-            "this store was used through another mount of the same files ({}), as a host sees those of a \
-             container. Locks of one are not seen in the other: name it by one path alone, or end what \
-             uses it and remove its directory",
+            "this store is in use through another mount ({}), which does not see its locks; use \
+             one path, or end all its processes and remove its directory",
             filesystem::name_of(file_system)
         ),
     )
@@ -335,8 +334,8 @@ fn other_view(file_system: u32) -> Error {
 fn other_namespace() -> Error {
     Error::new(
         ErrorKind::Misuse,
-        "this store is in use in another time namespace (another container), where clocks show \
-         other times; use one store per container, or a Redis server",
+        "this store is in use in another time namespace (container), with another clock; use one \
+         store per container, or a Redis server",
     )
 }
 
@@ -450,8 +449,7 @@ fn open_lmdb(directory: &Directory, header: &Header, wanted: Wanted) -> Result<L
             Err(heed::Error::EnvAlreadyOpened) => {
                 return Err(Error::new(
                     ErrorKind::Misuse,
-                    "this process still uses a store that was at this path before and was \
-                     removed; drop what uses it first",
+                    "this process still uses a removed store of this path; drop its clients first",
                 ));
             }
             Err(error) => return Err(lmdb_error(error)),
@@ -529,8 +527,8 @@ fn take_over(
     if moved && !restarted && table::has_detached(environment, pass)? {
         return Err(Error::new(
             ErrorKind::Misuse,
-            "leases were detached here in another time namespace (another container), whose clock can't be \
-             read here; release them there, or remove the directory if nobody has them any more",
+            "leases were detached here in another time namespace (container), with another clock; \
+             release them there, or remove the directory",
         ));
     }
     // The process that carried the store over may have died before it wrote the header.

@@ -128,12 +128,12 @@ impl EmbeddedStoreOptions {
             if self.bytes_max < Self::BYTES_MAX_LEAST {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    format!("bytes_max of {} is too little; give 4 MiB or more", self.bytes_max),
+                    format!("bytes_max of {} is too small; give 4 MiB or more", self.bytes_max),
                 ));
             }
             let mib = self.bytes_max.div_ceil(1 << 20);
             let bytes_max = mib.checked_mul(1 << 20).ok_or_else(|| {
-                Error::new(ErrorKind::Config, "bytes_max is too large for any disk")
+                Error::new(ErrorKind::Config, "bytes_max is too large for any disk; give less")
             })?;
             let for_group = self.group || Directory::is_for_group(path);
             let access = if for_group { Access::Group } else { Access::Private };

@@ -92,7 +92,7 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
     for number in 0..2 {
         let page = read(file, page_bytes, number, 1)?;
         if short(&page, WORD + 2)? & META == 0 || word(&page, 0)? != number {
-            return Err(corrupt(format!("page {number} is no meta page")));
+            return Err(corrupt(format!("page {number} is not a meta page")));
         }
         let version = int(&page, PAGE_HEAD + 4)?;
         if int(&page, PAGE_HEAD)? != MAGIC || version != DATA_VERSION {

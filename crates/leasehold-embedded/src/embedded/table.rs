@@ -585,8 +585,9 @@ fn stored<'a>(store: &Environment, name: &[u8], value: &'a [u8]) -> Result<Store
 
 fn unreadable(store: &Environment, why: Unreadable) -> Error {
     match why {
-        Unreadable::Damaged => store
-            .corrupt("the record of this lock in data.mdb is damaged; no other lock is affected"),
+        Unreadable::Damaged => {
+            store.corrupt("the record of this lock in data.mdb is damaged; other locks are fine")
+        }
         Unreadable::Corrupt => damaged(store, "an entry"),
         Unreadable::Newer(version) => {
             super::other_format(u32::from(version)).at_store(store.location.to_string())

@@ -143,7 +143,7 @@ fn serve(queue: &Queue, gate: &Gate) {
 /// Carries a request out. If it panics, only its own answer is lost.
 fn carry_out(job: Job, pass: io::Result<&Pass<'_>>) {
     if catch_unwind(AssertUnwindSafe(|| job(pass))).is_err() {
-        tracing::error!("a request panicked inside the gate; this is a bug in leasehold");
+        tracing::error!("a request panicked inside the gate; please report this bug");
     }
 }
 

@@ -201,7 +201,7 @@ fn a_directory_on_a_read_only_disk_is_refused() {
     let disk = SmallDisk::mount("6m,ro");
     let error = refused(&disk.path());
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(error.to_string().contains("can be written"), "{error}");
+    assert!(error.to_string().contains("can write to"), "{error}");
 }
 
 /// A limit of zero would end the process at its first write.
@@ -269,9 +269,9 @@ fn a_directory_that_others_can_write_to_is_refused() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     let error = refused(&path);
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(error.to_string().contains("everybody can write"), "{error}");
+    assert!(error.to_string().contains("all users can write"), "{error}");
     let error = EmbeddedStore::options().group(true).open(&path).unwrap_err();
-    assert!(error.to_string().contains("everybody can write"), "{error}");
+    assert!(error.to_string().contains("all users can write"), "{error}");
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
 }
 

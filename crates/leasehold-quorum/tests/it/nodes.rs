@@ -199,7 +199,7 @@ async fn a_token_that_is_being_given_up_is_refused() {
     nodes[2].black_out(false);
     // The first node holds the lease for this token, and is about to lose it.
     let error = quorum.acquire(&asked, CALL).await.expect_err("it was granted on sand");
-    assert!(error.to_string().contains("ask with a new one"), "{error}");
+    assert!(error.to_string().contains("use a new one"), "{error}");
     assert_eq!(error.effect(), Effect::NotApplied);
     tokio::time::sleep(secs(10)).await;
     granted(&*quorum, &wish(&key, secs(30))).await;

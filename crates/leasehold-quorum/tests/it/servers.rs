@@ -109,7 +109,7 @@ async fn a_server_that_was_restarted_empty_lets_no_second_holder_in() {
             Ok(other) => panic!("nobody else is here: {other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                assert!(error.to_string().contains("it counts in"), "{error}");
+                assert!(error.to_string().contains("ready in"), "{error}");
                 let after = error.retry_after().expect("they say when");
                 assert!(after <= max_ttl + ms(100), "{error}");
                 assert!(began.elapsed() < secs(60), "the nodes never come of age: {error}");
@@ -267,7 +267,7 @@ async fn a_quorum_of_servers_that_do_not_count_yet_is_told_with_when_they_do() {
     let finding = of_all(young.examine(CALL).await.unwrap());
     assert_eq!(finding.severity, Severity::Problem, "{finding:?}");
     assert!(finding.found.starts_with("0 of 3 nodes have a vote"), "{finding:?}");
-    assert!(finding.means.starts_with("no lock can be had for another 1h "), "{finding:?}");
+    assert!(finding.means.starts_with("no lock can be taken for another 1h "), "{finding:?}");
     let error = young.acquire(&wish(&key(), secs(30)), CALL).await.unwrap_err();
     assert!(error.to_string().contains("it counts in 1h "), "{error}");
     let keeping = quorum(&servers).nodes_keep_leases(true).build().unwrap();

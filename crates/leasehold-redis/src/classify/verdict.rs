@@ -187,16 +187,12 @@ impl Verdict {
     }
 
     /// The server is warming up: it was started recently and may have forgotten leases.
-    pub(crate) fn too_young(age: Duration, left: Duration) -> Self {
+    pub(crate) fn too_young(left: Duration) -> Self {
         let mut verdict = Self::refused(
             ErrorKind::Unavailable,
             Next::Fail,
-            format!(
-                "the server was started {} ago, and may have forgotten leases; it grants none for {}. \
-                 If it keeps its data through restarts, say keep_leases=yes",
-                length::measured(age),
-                length::measured(left)
-            ),
+            "the server is warming up after its start (set keep_leases=yes in the URL if it keeps \
+             its data through restarts)",
         );
         verdict.passes_in = Some(left);
         verdict.because(Reason::TooYoung)
@@ -208,11 +204,9 @@ impl Verdict {
             ErrorKind::Unavailable,
             Next::Fail,
             format!(
-                "the server's clock is {} behind the server's start, so its age can't be told, and it grants \
-                 none for {}. Set that clock right; if the server keeps its data through restarts, say \
-                 keep_leases=yes",
-                length::measured(by),
-                length::measured(left)
+                "the server's clock is {} behind its start, so it is warming up (set that clock \
+                 right, or keep_leases=yes in the URL if it keeps its data)",
+                length::measured(by)
             ),
         );
         verdict.passes_in = Some(left);
@@ -224,17 +218,14 @@ impl Verdict {
         Self::refused(
             ErrorKind::Protocol,
             Next::Fail,
-            "the server does not tell in INFO since when it runs, so it may have forgotten leases; \
-             if it keeps its data through restarts, say keep_leases=yes",
+            "the server does not report its start in INFO; set keep_leases=yes in the URL if it \
+             keeps its data through restarts",
         )
     }
 
     /// Makes it the error of a request for the server's age.
     pub(crate) fn of_age(mut self) -> Self {
-        let message = format!(
-            "its age is not known, and so not whether it may have forgotten leases: {}",
-            self.message
-        );
+        let message = format!("the age of the server is unknown: {}", self.message);
         self.message = message.into();
         self.with_effect(Effect::NotApplied)
     }
@@ -281,7 +272,7 @@ impl Verdict {
 
     /// Makes it the error of the confirmation of a request that was carried out.
     pub(crate) fn of_confirmation(mut self) -> Self {
-        self.message = format!("it can't be confirmed: {}", self.message).into();
+        self.message = format!("not confirmed: {}", self.message).into();
         self.with_effect(Effect::Applied).give_up()
     }
 

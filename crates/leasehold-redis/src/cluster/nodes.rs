@@ -24,7 +24,12 @@ impl Cluster {
     pub(crate) async fn any_node(&self) -> Result<Endpoint, Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let any = self.any(&map.table)?.into_iter().next();
-        any.ok_or_else(|| Verdict::nobody_yet("no node of the cluster has slots"))
+        any.ok_or_else(|| {
+            Verdict::nobody_yet(
+                "no node of the cluster has slots; see `redis-cli \
+                                               --cluster check`",
+            )
+        })
     }
 
     /// How a node is reached.

@@ -67,10 +67,10 @@ fn unasked(facts: &Facts) -> Option<Finding> {
         Finding::new(
             Severity::Note,
             "settings",
-            format!("this user may not run {missing}, or the server has no such command"),
-            "locks don't need it, but some settings that matter to them were not looked at",
+            format!("this user may not run {missing}, or the server lacks it"),
+            "locks don't need it, but some settings were not examined",
         )
-        .advise("examine the server as a user who may: leasehold doctor --acl --feature doctor"),
+        .advise("use a user with that right: leasehold doctor --acl --feature doctor"),
     )
 }
 
@@ -89,8 +89,8 @@ pub(super) fn version(facts: &Facts, confirming: Option<Replication>) -> Option<
                 if relied_on && !confirmed { Severity::Warning } else { Severity::Note },
                 "version",
                 found,
-                "its scripts write whatever min-replicas-to-write says, so that a primary that \
-                 was cut off goes on granting locks",
+                "its scripts ignore min-replicas-to-write, so a primary that is cut off still \
+                 grants locks",
             )
             .advise(format!(
                 "update it to Redis {SCRIPTS_HEED} or later, or write replicas= into the URL"
@@ -98,14 +98,14 @@ pub(super) fn version(facts: &Facts, confirming: Option<Replication>) -> Option<
         );
     }
     if [major, minor] >= [least_major, least_minor] {
-        return Some(Finding::new(Severity::Fine, "version", found, "it has what locks need"));
+        return Some(Finding::new(Severity::Fine, "version", found, "it has all that locks need"));
     }
     Some(
         Finding::new(
             Severity::Problem,
             "version",
             found,
-            "no lock was ever tested on it, and commands that locks need may be missing",
+            "leasehold was not tested on it, and commands may be missing",
         )
         .advise(format!("update it to {name} {least_major}.{least_minor} or later")),
     )
@@ -118,7 +118,7 @@ fn topology(facts: &Facts, as_cluster: bool) -> Option<Finding> {
             Finding::new(
                 Severity::Problem,
                 "topology",
-                "this is a Sentinel, not a server with data",
+                "this is a sentinel, not a server with data",
                 "no lock can be taken here",
             )
             .advise("give the address of the server that it watches"),
@@ -131,16 +131,16 @@ fn topology(facts: &Facts, as_cluster: bool) -> Option<Finding> {
         return Some(Finding::new(
             Severity::Fine,
             "topology",
-            "the server is a node of a cluster, and the store was opened as one",
-            "locks are found wherever their slots are moved, and fences grow over a fail-over",
+            "the server is a node of a cluster, and the URL says so",
+            "locks are found after moves of slots, and fences grow over a failover",
         ));
     }
     Some(
         Finding::new(
             Severity::Problem,
             "topology",
-            "the server is a node of a cluster, and the store was opened as a single server",
-            "locks whose slots are elsewhere can't be taken, and a fail-over is not followed",
+            "the server is a node of a cluster, and the URL names a single server",
+            "locks in slots of other nodes can't be taken, and a failover is not followed",
         )
         .advise("write redis+cluster://"),
     )
@@ -153,7 +153,7 @@ fn role(facts: &Facts) -> Option<Finding> {
                 Severity::Problem,
                 "role",
                 "the server is a replica",
-                "it takes no writes, so no lock can be taken, and what it shows may be old",
+                "it takes no writes, so no lock can be taken, and its data may be old",
             )
             .advise("connect to the primary"),
         );
@@ -167,7 +167,7 @@ pub(super) fn eviction(facts: &Facts) -> Option<Finding> {
     let policy = facts.eviction_policy()?;
     let found = format!("maxmemory-policy is {}", word(policy));
     if policy == "noeviction" {
-        let means = "a lock that is held is not deleted to make room";
+        let means = "a held lock is not deleted to make room";
         return Some(Finding::new(Severity::Fine, "eviction", found, means));
     }
     let advice = "CONFIG SET maxmemory-policy noeviction, and the same in the configuration file";
@@ -176,21 +176,20 @@ pub(super) fn eviction(facts: &Facts) -> Option<Finding> {
             Severity::Note,
             "eviction",
             format!("{found}, without a memory limit"),
-            "nothing is deleted now; with a limit, locks that are held could be",
+            "nothing is deleted now; with a limit, held locks could be",
         ),
         (_, true) => Finding::new(
             Severity::Problem,
             "eviction",
             found,
-            "at the memory limit the server deletes locks that are held, and deletes them first, \
-             since every lock has an expiry; somebody else can take them then",
+            "at the memory limit the server deletes held locks first, since they have an expiry; \
+             another holder can take them then",
         ),
         (_, false) => Finding::new(
             Severity::Problem,
             "eviction",
             found,
-            "at the memory limit the server deletes locks that are held, and somebody else can \
-             take them",
+            "at the memory limit the server deletes held locks, and another holder can take them",
         ),
     };
     Some(finding.advise(advice))
@@ -208,18 +207,18 @@ pub(super) fn memory(facts: &Facts) -> Option<Finding> {
                 used >> 20,
                 machine >> 20
             );
-            let means = "the machine may end the server, and then its persistence decides which \
-                         locks are left";
+            let means = "the machine may kill the server, and its persistence decides which locks \
+                         are left";
             let finding = Finding::new(Severity::Warning, "memory", found, means);
-            return Some(finding.advise("remove what needs it, and set maxmemory"));
+            return Some(finding.advise("free memory, and set maxmemory"));
         }
         return Some(
             Finding::new(
                 Severity::Note,
                 "memory",
                 "there is no memory limit",
-                "a server that outgrows its machine is killed, and then its persistence decides \
-                 which locks are left",
+                "a server that outgrows its machine is killed, and its persistence decides which \
+                 locks are left",
             )
             .advise("set maxmemory below what the machine has"),
         );
@@ -227,11 +226,10 @@ pub(super) fn memory(facts: &Facts) -> Option<Finding> {
     let used = facts.number("used_memory")?;
     let percent = used.saturating_mul(100).checked_div(limit).unwrap_or(0);
     let found = format!("{} of {} MiB are in use ({percent} %)", used >> 20, limit >> 20);
-    let means =
-        "at the limit no lock can be taken; those that are held can be renewed and released";
+    let means = "at the limit no lock can be taken; held locks can be renewed and released";
     if percent >= MEMORY_FULL {
         let finding = Finding::new(Severity::Warning, "memory", found, means);
-        return Some(finding.advise("raise maxmemory, or remove what needs it"));
+        return Some(finding.advise("raise maxmemory, or free memory"));
     }
     Some(Finding::new(Severity::Fine, "memory", found, means))
 }
@@ -253,22 +251,24 @@ fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding
                 Severity::Warning,
                 topic,
                 "appendonly is on, appendfsync is no",
-                "locks outlive a crash of the server; a power loss forgets the last half minute \
-                 or so of them, while their holders still work",
+                "locks outlive a crash of the server; a power loss loses the locks of about 30 s, \
+                 while their holders still work",
             )
             .advise("CONFIG SET appendfsync everysec, or always, and the same in the file"),
             Some("everysec") => Finding::new(
                 Severity::Note,
                 topic,
                 "appendonly is on, appendfsync is everysec",
-                "locks outlive a crash of the server; a power loss forgets the last second or two \
-                 of them, while their holders still work",
+                "locks outlive a crash of the server; a power loss loses the locks of 1 to 2 s, \
+                 while their holders still work",
             )
-            .advise("appendfsync always, if that matters and a disk write per change is no matter"),
+            .advise(
+                "set appendfsync always if that matters; it costs a disk write for each change",
+            ),
             _ => Finding::new(
                 Severity::Note,
                 topic,
-                "appendonly is on; appendfsync was not told",
+                "appendonly is on; appendfsync is unknown",
                 "locks outlive a crash of the server; the rest depends on appendfsync",
             ),
         });
@@ -280,15 +280,15 @@ fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding
             Severity::Warning,
             topic,
             "nothing is persisted: appendonly is off, and save is empty",
-            "a restart frees all locks while their holders still work, who learn of it at their \
+            "a restart frees all locks while their holders still work; they learn of it at their \
              next renewal",
         ),
         Some(true) => Finding::new(
             Severity::Warning,
             topic,
             "appendonly is off; there are snapshots only",
-            "a restart frees the locks that were taken since the last snapshot while their holders \
-             still work, and brings released ones back until their ttl ends",
+            "a restart frees the locks taken since the last snapshot, while their holders still \
+             work, and brings released locks back until their ttl ends",
         ),
         None => Finding::new(
             Severity::Warning,
@@ -303,36 +303,36 @@ fn persistence(facts: &Facts, confirming: Option<Replication>) -> Option<Finding
 /// What a store gets that waits for the server's disk.
 fn on_disk(appends: bool, how: Option<&str>) -> Finding {
     let topic = PERSISTENCE;
-    let none = "no lock can be taken: none is ever known to be on the disk";
+    let none = "no lock can be taken, since none reaches the disk";
     if !appends {
-        let found = "fsync=yes is asked for, and appendonly is off";
+        let found = "fsync=yes is set, and appendonly is off";
         return Finding::new(Severity::Problem, topic, found, none)
             .advise("CONFIG SET appendonly yes, and the same in the configuration file");
     }
     match how {
         Some("no") => {
-            let found = "fsync=yes is asked for, and appendfsync is no";
+            let found = "fsync=yes is set, and appendfsync is no";
             Finding::new(Severity::Problem, topic, found, none)
                 .advise("CONFIG SET appendfsync always, and the same in the configuration file")
         }
         Some("everysec") => Finding::new(
             Severity::Warning,
             topic,
-            "fsync=yes is asked for, and appendfsync is everysec",
-            "no lock is forgotten, but each grant and renewal waits for up to a second or two, \
-             and fails when that is longer than replicate_timeout",
+            "fsync=yes is set, and appendfsync is everysec",
+            "no lock is lost, but each grant and renewal waits up to 2 s, and fails after \
+             replicate_timeout",
         )
         .advise("CONFIG SET appendfsync always, and the same in the configuration file"),
         Some("always") => Finding::new(
             Severity::Fine,
             topic,
-            "fsync=yes is asked for, appendonly is on, and appendfsync is always",
+            "fsync=yes is set, appendonly is on, and appendfsync is always",
             "a lock that was granted outlives a crash of the server and a power loss",
         ),
         _ => Finding::new(
             Severity::Note,
             topic,
-            "fsync=yes is asked for, and appendonly is on; appendfsync was not told",
+            "fsync=yes is set, and appendonly is on; appendfsync is unknown",
             "a lock that was granted outlives a power loss; how long that takes depends on \
              appendfsync",
         ),
@@ -346,7 +346,7 @@ fn saving(facts: &Facts) -> Option<Finding> {
             Severity::Warning,
             "loading",
             "the server is still loading its data",
-            "until it is done no lock can be taken, renewed or released",
+            "until then no lock can be taken, renewed or released",
         );
         return Some(finding.advise("examine it again when it is up"));
     }
@@ -354,7 +354,7 @@ fn saving(facts: &Facts) -> Option<Finding> {
     let what = if failed("aof_last_write_status") {
         "the last write to the append-only file failed"
     } else if failed("aof_last_bgrewrite_status") {
-        "the last rewriting of the append-only file failed"
+        "the last rewrite of the append-only file failed"
     } else if failed("rdb_last_bgsave_status") {
         "the last snapshot failed"
     } else {
@@ -365,10 +365,10 @@ fn saving(facts: &Facts) -> Option<Finding> {
             Severity::Problem,
             "disk",
             what,
-            "the server may take no writes, so that locks can't be taken or renewed, and a restart \
-             may forget those that are held",
+            "the server may take no writes, so locks can't be taken or renewed, and a restart may \
+             lose held locks",
         )
-        .advise("look into the server's log, and make room on its disk"),
+        .advise("see the server's log, and make room on its disk"),
     )
 }
 
@@ -389,12 +389,10 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
     let ago = if up.is_zero() { "just now".to_owned() } else { format!("{} ago", rough(up)) };
     let found = format!("the server was started {ago}");
     if let Some(left) = confirming.and_then(|confirming| confirming.doubts(up)) {
-        let means = format!(
-            "it may have forgotten leases that still run, so no lock is granted here for another {}",
-            rough(left)
-        );
+        let means =
+            format!("the server is warming up and grants no locks for another {}", rough(left));
         return Some(Finding::new(Severity::Warning, "uptime", found, means).advise(
-            "wait; if the server keeps its data through restarts, write keep_leases=yes into the URL",
+            "wait, or set keep_leases=yes in the URL if the server keeps its data through restarts",
         ));
     }
     let durable = facts.appends() == Some(true);
@@ -404,9 +402,9 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
             "uptime",
             found,
             if durable {
-                "locks that were held before are held still"
+                "locks from before are still held"
             } else {
-                "leases from before have run out, but for those of a very long ttl"
+                "leases from before have expired, except those with a very long ttl"
             },
         ));
     }
@@ -415,8 +413,8 @@ fn uptime(facts: &Facts, confirming: Option<Replication>) -> Option<Finding> {
             Severity::Note,
             "uptime",
             format!("{found}, without an append-only file"),
-            "locks that were held before may be forgotten while their holders still work; a node \
-             of a quorum must not count for as long as the longest ttl",
+            "locks from before may be lost while their holders still work; in a quorum this node \
+             must not count for the longest ttl",
         )
         .advise("after a restart without persistence wait for the longest ttl"),
     )
@@ -430,14 +428,14 @@ fn set_back(seconds: i64, behind: &str, confirming: Option<Replication>) -> Find
     let (severity, means) = if doubted {
         (
             Severity::Problem,
-            "its age can't be told, so each new program waits for the longest lease until it is \
-             granted a lock, as after a restart",
+            "its age is unknown, so each new program waits for the longest lease before its first \
+             lock, as after a restart",
         )
     } else {
         (
             Severity::Warning,
-            "a lease or cool-down from before counts from the next request for it, and a \
-             quorum may count the server for a node that was just started",
+            "a lease or cooldown from before counts from its next request, and a quorum may take \
+             the server for a new node",
         )
     };
     let finding = Finding::new(severity, "uptime", found, means);
@@ -473,16 +471,19 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
     let certain = reading.certain();
     let direction = if reading.ahead_us < 0 { "behind" } else { "ahead of" };
     let found = if certain.is_zero() {
-        format!("the server's clock agrees with ours within {}", rough(reading.uncertainty))
+        format!(
+            "the server's clock agrees with this machine's within {}",
+            rough(reading.uncertainty)
+        )
     } else {
         format!(
-            "the server's clock is {} {direction} ours, give or take {}",
+            "the server's clock is {} {direction} this machine's, within {}",
             rough(off),
             rough(reading.uncertainty)
         )
     };
     if certain < CLOCK_OFF {
-        let means = "leases run on the server's clock alone; nobody has to set it right";
+        let means = "leases run on the server's clock alone, so its time of day does not matter";
         return Finding::new(Severity::Fine, CLOCK, found, means);
     }
     let severity = if certain < CLOCK_WRONG { Severity::Note } else { Severity::Warning };
@@ -490,10 +491,13 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
         severity,
         CLOCK,
         found,
-        "leases run on the server's clock alone, so the difference does no harm; but a step \
-         forward of that clock ends leases early by as much",
+        "leases run on the server's clock alone, so the difference is harmless; a step forward of \
+         that clock ends leases early",
     )
-    .advise("keep both by a time service that slews; release all locks before setting a clock")
+    .advise(
+        "keep both clocks by a time service that slews; release all locks before you set a \
+             clock",
+    )
 }
 
 /// Judges the security of the connection.
@@ -503,7 +507,7 @@ pub(super) fn security(security: &LinkSecurity) -> Finding {
     match security {
         LinkSecurity::Tls => fine(
             "the connection is encrypted, and the server's certificate is verified",
-            "nobody on the way can read tokens or pretend to be the server",
+            "tokens are secret on the way, and the server is the right one",
         ),
         LinkSecurity::Socket => {
             fine("the connection is a socket of this machine", "tokens don't leave the machine")
@@ -514,18 +518,18 @@ pub(super) fn security(security: &LinkSecurity) -> Finding {
         LinkSecurity::Lent => Finding::new(
             Severity::Note,
             topic,
-            "the connection was lent by the program, and how it reaches the server is its business",
-            "whoever can read it can read tokens, and end leases with them",
+            "the program lent the connection, and knows how it reaches the server",
+            "a reader of the connection gets tokens, and can end leases with them",
         ),
         LinkSecurity::Plain { private } => Finding::new(
             if *private { Severity::Note } else { Severity::Warning },
             topic,
             if *private {
-                "the connection is not encrypted, inside a private network as it seems"
+                "the connection is not encrypted, in what seems a private network"
             } else {
                 "the connection is not encrypted, and the address is a public one"
             },
-            "whoever can read it learns the password and tokens, and can take or end any lock",
+            "a reader of the connection gets the password and tokens, and can take or end any lock",
         )
         .advise("use rediss://, with tls-port and certificates on the server"),
     }

@@ -42,8 +42,8 @@ fn a_policy_that_evicts_is_a_problem_once_there_is_a_limit() {
 fn locks_that_would_be_deleted_first_are_said_to_be() {
     let judged =
         |policy| eviction(&facts(&[("maxmemory_policy", policy), ("maxmemory", "9")], &[]));
-    assert!(judged("volatile-lru").unwrap().means.contains("deletes them first"));
-    assert!(!judged("allkeys-lru").unwrap().means.contains("deletes them first"));
+    assert!(judged("volatile-lru").unwrap().means.contains("deletes held locks first"));
+    assert!(!judged("allkeys-lru").unwrap().means.contains("deletes held locks first"));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn persistence_is_judged_by_what_a_crash_leaves() {
     assert!(persistence(&Facts::default(), None).is_none());
     let snapshots =
         persistence(&facts(&[("aof_enabled", "0")], &[("save", "60 1")]), None).unwrap();
-    assert!(snapshots.means.contains("brings released ones back"), "{snapshots:?}");
+    assert!(snapshots.means.contains("brings released locks back"), "{snapshots:?}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_server_that_takes_no_locks_is_a_problem() {
     assert_eq!(severity(role(&judged("role", "master"))), Severity::Fine);
     assert_eq!(severity(topology(&judged("redis_mode", "sentinel"), false)), Severity::Problem);
     let node = judged("redis_mode", "cluster");
-    assert_eq!(severity(topology(&node, false)), Severity::Problem, "opened as a single server");
+    assert_eq!(severity(topology(&node, false)), Severity::Problem, "names a single server");
     assert_eq!(severity(topology(&node, true)), Severity::Fine);
     assert!(topology(&judged("redis_mode", "standalone"), false).is_none());
 }

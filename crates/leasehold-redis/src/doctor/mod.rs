@@ -198,7 +198,7 @@ impl RedisStore {
                     replicas::examined(&facts, primary, apart, confirming)
                 }
                 Err(error) => {
-                    let found = format!("a replica was not looked at: {error}");
+                    let found = format!("a replica was not examined: {error}");
                     vec![replicas::unexamined(found, transport.fails_over())]
                 }
             };
@@ -376,7 +376,7 @@ impl RedisStore {
                 Severity::Problem,
                 "scripts",
                 format!("a script that only reads did not run: {}", verdict.message()),
-                "locks can't be taken, renewed and released",
+                "locks can't be taken, renewed or released",
             )),
         })
     }

@@ -49,27 +49,26 @@ pub(super) fn replication(facts: &Facts, confirming: Option<Replication>) -> Opt
             Severity::Fine,
             topic,
             count,
-            "nobody fails over to one that lacks the newest locks; a server that is down takes \
-             none until it is back",
+            "no failover can lose locks; while the server is down, no lock can be taken",
         ));
     }
     if needed == 0 {
         let why = if set > 0 {
-            "scripts of this version don't heed min-replicas-to-write"
+            "scripts of this version ignore min-replicas-to-write"
         } else {
-            "min-replicas-to-write is not set, or was not told"
+            "min-replicas-to-write is not set, or unknown"
         };
         return Some(
             Finding::new(
                 Severity::Warning,
                 topic,
                 format!("{count}; {why}"),
-                "replication is asynchronous: a replica that takes over may lack the newest locks, \
-                 so that two hold one, and a primary that was cut off goes on granting",
+                "replication is asynchronous: after a failover two can hold a lock, and a primary \
+                 that is cut off still grants locks",
             )
             .advise(
-                "write replicas= into the URL, or set min-replicas-to-write to 1 or more with a \
-                 short min-replicas-max-lag; and check fences at what the lock protects",
+                "write replicas= into the URL, or set min-replicas-to-write and a short \
+                 min-replicas-max-lag; check fences at the resource",
             ),
         );
     }
@@ -80,10 +79,10 @@ pub(super) fn replication(facts: &Facts, confirming: Option<Replication>) -> Opt
             Severity::Note,
             topic,
             format!("{count}; {needed} must be in step{lag}"),
-            "a primary that was cut off soon stops granting; a replica that takes over may still \
-             lack the newest locks, so that two hold one",
+            "a primary that is cut off soon stops granting; after a failover two can still hold a \
+             lock",
         )
-        .advise("check fences at what the lock protects, or write replicas= into the URL"),
+        .advise("check fences at the resource, or write replicas= into the URL"),
     )
 }
 
@@ -92,34 +91,33 @@ fn confirmed(online: u64, wanted: u64) -> Finding {
     let topic = "replication";
     let found = format!("{online} replicas follow, and replicas={wanted} waits for {wanted}");
     if online < wanted {
-        let means = "no lock can be taken and none renewed: what replicas don't have doesn't count";
+        let means = "no lock can be taken or renewed, since no grant is confirmed";
         let finding = Finding::new(Severity::Problem, topic, found, means);
         return finding.advise("start the replicas, or lower replicas= in the URL");
     }
     if online == wanted {
-        let means = "every one that can take over has all locks; while one of them is down, no \
-                     lock can be taken";
+        let means = "each replica that can take over has all locks; while one is down, no lock can \
+                     be taken";
         return Finding::new(Severity::Note, topic, found, means);
     }
-    let means = "a replica that takes over may be one that lacks the newest locks, so that two \
-                 hold one";
+    let means = "a replica without the newest locks may take over, so two can hold a lock";
     let finding = Finding::new(Severity::Note, topic, found, means);
-    finding.advise("ask for more of them in the URL, or check fences at what the lock protects")
+    finding.advise("raise replicas= in the URL, or check fences at the resource")
 }
 
 /// A replica that could not be examined.
 pub(super) fn unexamined(found: String, fails_over: bool) -> Finding {
     let severity = if fails_over { Severity::Warning } else { Severity::Note };
-    let means = "how it is set, and what its clock says, shows when it takes over; clients that \
-                 reach it no better than this one don't get at their locks then";
+    let means = "its settings and clock are unknown until it takes over; clients that can't reach \
+                 it lose their locks then";
     let advice = "let clients reach it at the address that it announces, as the same user";
     Finding::new(severity, TOPIC, found, means).advise(advice)
 }
 
 /// More replicas than are examined.
 pub(super) fn too_many(more: usize) -> Finding {
-    let found = format!("{more} more replicas were not looked at");
-    Finding::new(Severity::Note, TOPIC, found, "how they are set shows when one takes over")
+    let found = format!("{more} more replicas were not examined");
+    Finding::new(Severity::Note, TOPIC, found, "their settings are unknown until one takes over")
 }
 
 /// All replicas are set never to replace their primary.
@@ -136,8 +134,8 @@ pub(super) fn none_takes_over(in_cluster: bool, fails_over: bool) -> Finding {
             "CONFIG SET replica-priority 100 on those that may take over, and the same in their files",
         )
     };
-    let means = "none of them ever takes over: while the primary is away, no lock can be taken, \
-                 renewed and released";
+    let means = "none of them takes over: while the primary is away, no lock can be taken, renewed \
+                 or released";
     let severity = if fails_over { Severity::Warning } else { Severity::Note };
     Finding::new(severity, "fail-over", found, means).advise(advice)
 }
@@ -181,10 +179,10 @@ fn link(replica: &Facts) -> Option<Finding> {
         return None;
     }
     let found = "a replica has no connection to its primary";
-    let means = "it falls behind: when it takes over, locks of that time are lost, so that two \
-                 hold one";
+    let means = "it falls behind: if it takes over, locks of that time are lost, so two can hold a \
+                 lock";
     let finding = Finding::new(Severity::Warning, TOPIC, found, means);
-    Some(finding.advise("look into its log: is its password right, is the network there"))
+    Some(finding.advise("see its log, and check its password and network"))
 }
 
 fn clock(apart: ClockReading) -> Option<Finding> {
@@ -193,9 +191,9 @@ fn clock(apart: ClockReading) -> Option<Finding> {
         return None;
     }
     let (direction, means) = if apart.ahead_us < 0 {
-        ("behind", "when it takes over, leases that nobody renews end later by that much")
+        ("behind", "if it takes over, leases without renewal end later by that much")
     } else {
-        ("ahead of", "when it takes over, leases end early by that much, so that two hold a lock")
+        ("ahead of", "if it takes over, leases end early by that much, so two can hold a lock")
     };
     let found = format!("the clock of a replica is {} {direction} its primary's", rough(certain));
     let severity = if apart.ahead_us < 0 { Severity::Note } else { Severity::Warning };
@@ -224,7 +222,7 @@ fn room(replica: &Facts, primary: &Facts) -> Option<Finding> {
         limit >> 20,
         used >> 20
     );
-    let means = "when it takes over, no lock can be taken";
+    let means = "if it takes over, no lock can be taken";
     let finding = Finding::new(Severity::Warning, TOPIC, found, means);
     Some(finding.advise("give it the primary's maxmemory"))
 }
@@ -240,9 +238,9 @@ fn persistence(
     let found = "appendonly is on, but off on a replica";
     let on_disk = confirming.is_some_and(|it| it.fsync && it.replicas > 0);
     let (severity, means) = if on_disk {
-        (Severity::Warning, "it never confirms a grant of a store that waits for disks")
+        (Severity::Warning, "it never confirms a grant that waits for disks")
     } else {
-        (Severity::Note, "when it takes over, and is restarted later, all locks are free")
+        (Severity::Note, "if it takes over, and restarts later, all locks are free")
     };
     let finding = Finding::new(severity, TOPIC, found, means);
     Some(finding.advise("CONFIG SET appendonly yes there, and the same in its file"))
@@ -254,7 +252,7 @@ fn caution(replica: &Facts, primary: &Facts) -> Option<Finding> {
         return None;
     }
     let found = format!("min-replicas-to-write is {here}, but 0 on a replica");
-    let means = "when it takes over and is cut off later, it goes on granting locks";
+    let means = "if it takes over and is cut off later, it still grants locks";
     let finding = Finding::new(Severity::Note, TOPIC, found, means);
     Some(finding.advise(format!("CONFIG SET min-replicas-to-write {here} there")))
 }
@@ -272,9 +270,9 @@ pub(super) fn on_disk(
         return None;
     }
     let found = format!(
-        "{appending} replicas keep an append-only file, and the disks of {wanted} are waited for"
+        "{appending} replicas keep an append-only file, and {wanted} must confirm each grant"
     );
-    let means = "no lock can be taken and none renewed";
+    let means = "no lock can be taken or renewed";
     let finding = Finding::new(Severity::Problem, "replication", found, means);
     Some(finding.advise("CONFIG SET appendonly yes on the replicas, and the same in their files"))
 }

@@ -54,7 +54,7 @@ fn fewer_replicas_than_are_waited_for_are_a_problem() {
     assert_eq!(severity, Severity::Problem);
     assert!(on_disk(0, 1, 1, 1).is_some_and(|it| it.severity == Severity::Problem));
     assert!(on_disk(1, 1, 1, 1).is_none());
-    assert!(on_disk(0, 0, 1, 1).is_none(), "one was not looked at");
+    assert!(on_disk(0, 0, 1, 1).is_none(), "one was not examined");
 }
 
 fn told(replica: &[(&str, &str)], primary: &[(&str, &str)]) -> (Severity, String) {

@@ -88,10 +88,9 @@ pub(super) fn judge(lacking: &[Lacking], user: Option<&str>, names: &Names) -> V
     if !of_url.is_empty() {
         let found = format!("{who} {}", what_is_lacking(&of_url));
         let means = if of_url.iter().all(|(command, _)| *command == "asking") {
-            "locks in a slot that is being moved can't be taken, renewed and released"
+            "locks in a slot that is being moved can't be taken, renewed or released"
         } else {
-            "no grant can be confirmed by replicas or disks, as the store's URL demands, so that \
-             no lock can be taken"
+            "replicas or disks can't confirm a grant, as the URL demands, so no lock can be taken"
         };
         let finding = Finding::new(Severity::Problem, "rights", found, means);
         findings.push(finding.advise(what_to_give(&of_url, user, names)));
@@ -116,17 +115,16 @@ fn meaning(feature: Feature, lacking: &[Lacking]) -> (Severity, &'static str) {
     match feature {
         Feature::Wait if only_messages(lacking) => (
             Severity::Warning,
-            "who waits is not woken and finds out by asking, so hand-overs take longer",
+            "waiters get no notification and poll, so they get a free lock later",
         ),
-        Feature::Wait => (Severity::Problem, "nobody can wait in line for a lock"),
+        Feature::Wait => (Severity::Problem, "no caller can wait in the queue of a lock"),
         Feature::Share => (Severity::Warning, "read-write locks and semaphores can't be used"),
         Feature::List => (Severity::Note, "locks can't be listed"),
         Feature::Log => (
             Severity::Warning,
-            "the store's URL has a log kept, which this user can't write or can't read; locks work \
-             without it",
+            "this user can't write or read the log of the store's URL; locks work without it",
         ),
-        _ => (Severity::Problem, "locks can't be taken, renewed and released as they should be"),
+        _ => (Severity::Problem, "locks can't be taken, renewed or released correctly"),
     }
 }
 

@@ -13,10 +13,10 @@ const BUFFER_LEAST: u64 = 1 << 20;
 
 pub(super) fn clients(facts: &Facts) -> Option<Finding> {
     let (there, limit) = (facts.number("connected_clients")?, facts.client_limit()?);
-    let means = "at the limit nobody else can connect: who has no connection takes, renews and \
-                 releases no lock";
-    let advice = "raise maxclients and the server's limit of open files, or find out who has so \
-                  many connections";
+    let means = "at the limit no further client can connect, and without a connection no lock is \
+                 taken, renewed or released";
+    let advice = "raise maxclients and the server's limit of open files, or find the clients with \
+                  most connections";
     let found = format!("{there} of {limit} clients are connected");
     if there >= limit.saturating_mul(CLIENTS_FULL).div_ceil(100) {
         let finding = Finding::new(Severity::Warning, "clients", found, means);
@@ -24,7 +24,7 @@ pub(super) fn clients(facts: &Facts) -> Option<Finding> {
     }
     let turned_away = facts.number("rejected_connections").unwrap_or(0);
     if turned_away > 0 {
-        let found = format!("{found}; {turned_away} were turned away since the server was started");
+        let found = format!("{found}; {turned_away} were refused since the server started");
         return Some(Finding::new(Severity::Note, "clients", found, means).advise(advice));
     }
     Some(Finding::new(Severity::Fine, "clients", found, means))
@@ -36,34 +36,34 @@ pub(super) fn buffers(facts: &Facts) -> Option<Finding> {
     let limits = facts.setting("client-output-buffer-limit")?;
     let short = |class: &[&str]| least(limits, class).filter(|bytes| *bytes < BUFFER_LEAST);
     let found = |class: &str, bytes: u64| {
-        format!("client-output-buffer-limit cuts off {class} at {} KiB", bytes >> 10)
+        format!("client-output-buffer-limit ends connections of {class} at {} KiB", bytes >> 10)
     };
     let advice = "CONFIG SET client-output-buffer-limit \"CLASS 0 0 0\" or with some MiB";
     if let Some(bytes) = short(&["normal"]) {
-        let means = "a larger answer, of listing or looking at locks, ends the connection that \
-                     all renewals of a process are sent on";
+        let means = "a larger answer, as of `ls`, ends the connection for all renewals of a \
+                     process";
         let finding = Finding::new(Severity::Warning, topic, found("clients", bytes), means);
         return Some(finding.advise(advice.replace("CLASS", "normal")));
     }
     if let Some(bytes) = short(&["slave", "replica"]) {
-        let means = "replicas fall behind and start from the beginning again and again, and one \
-                     that takes over lacks the newest locks";
+        let means = "replicas fall behind and start again, and one that takes over lacks the \
+                     newest locks";
         let finding = Finding::new(Severity::Warning, topic, found("replicas", bytes), means);
         return Some(finding.advise(advice.replace("CLASS", "replica")));
     }
     if let Some(bytes) = short(&["pubsub"]) {
-        let means = "who waits and is slow for a moment loses its wake channel, so hand-overs take \
-                     longer until it is open again";
+        let means = "a slow waiter loses its notifications for a while, so it gets a free lock \
+                     later";
         let finding = Finding::new(Severity::Note, topic, found("subscribers", bytes), means);
         return Some(finding.advise(advice.replace("CLASS", "pubsub")));
     }
     if let Some(limit) = facts.setting("maxmemory-clients").filter(|limit| *limit != "0") {
         let found = format!("maxmemory-clients is {}", word(limit));
-        let means = "when clients together need more, the server cuts off the largest; requests \
-                     on their way then have an unknown outcome";
+        let means = "above that the server ends the largest connection, and requests on their way \
+                     have an unknown outcome";
         return Some(Finding::new(Severity::Note, topic, found, means));
     }
-    let means = "no connection is cut off for an answer or for messages";
+    let means = "no connection is ended for an answer or a notification";
     Some(Finding::new(Severity::Fine, topic, "output buffers have room", means))
 }
 

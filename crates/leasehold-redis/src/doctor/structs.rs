@@ -34,12 +34,10 @@ fn judge(answer: &Value) -> Option<Finding> {
     let wanted = sample().map(|(_, bytes)| bytes).concat();
     let found = match answer {
         Value::BulkString(packed) if *packed == wanted => return None,
-        Value::BulkString(_) => {
-            "the server's scripts have a library `struct` that packs numbers in another way"
-        }
-        _ => "the server's scripts have no library `struct`, which Redis and Valkey have built in",
+        Value::BulkString(_) => "the server's `struct` library packs numbers in another way",
+        _ => "the server's scripts have no `struct` library, which Redis and Valkey have",
     };
-    let means = "none of leasehold's scripts runs: locks can't be taken, renewed and released";
+    let means = "locks can't be taken, renewed or released, since no script runs";
     let finding = Finding::new(Severity::Problem, "scripts", found, means);
     Some(
         finding.advise(
@@ -79,6 +77,6 @@ mod tests {
         for wrong in [right[1..].to_vec(), Vec::new()] {
             assert!(found(Value::BulkString(wrong)).unwrap().contains("in another way"));
         }
-        assert!(found(Value::Nil).unwrap().contains("no library `struct`"));
+        assert!(found(Value::Nil).unwrap().contains("no `struct` library"));
     }
 }

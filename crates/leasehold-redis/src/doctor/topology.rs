@@ -20,7 +20,7 @@ pub(super) fn whole(whole: bool) -> Option<Finding> {
     let finding = Finding::new(
         Severity::Problem,
         "slots",
-        "some slots of the cluster are with no node",
+        "some slots of the cluster have no node",
         "locks in them can't be taken, renewed or released",
     );
     Some(finding.advise("redis-cli --cluster check, and --cluster fix"))
@@ -28,8 +28,8 @@ pub(super) fn whole(whole: bool) -> Option<Finding> {
 
 /// A node of a cluster that could not be examined.
 pub(super) fn unexamined_node(found: String) -> Finding {
-    let means = "the locks in its slots can't be taken, renewed or released until it is back, or \
-                 a replica takes its place";
+    let means = "the locks in its slots can't be taken, renewed or released until it, or a \
+                 replica, serves them";
     Finding::new(Severity::Problem, "node", found, means)
 }
 
@@ -54,19 +54,18 @@ pub(super) fn half_moved(nodes: &str) -> Option<Finding> {
         (0, _) => return None,
         (all, 0) => (
             format!("{} begun to move to this node: {named}", count(all)),
-            "their locks are taken at one node or the other; a move that never ends slows them \
-             down, and hurts when the other node fails over",
+            "their locks are at one node or the other; a move that never ends slows them, and \
+             harms when the other node fails over",
         ),
         (_, leaving) => (
             format!("{} begun to move away from this node: {named}", count(leaving)),
-            "a replica that was not told of it and takes over from this node now grants locks that \
-             have moved, so that two hold one; their fences still grow",
+            "a replica that takes over from this node may grant locks that have moved, so two can \
+             hold a lock; fences still grow",
         ),
     };
     let finding = Finding::new(Severity::Warning, "slots", found, means);
     Some(finding.advise(
-        "finish the move soon: redis-cli --cluster fix; until then, check fences at what the lock \
-         protects",
+        "finish the move soon: redis-cli --cluster fix; until then, check fences at the resource",
     ))
 }
 
@@ -84,12 +83,12 @@ pub(super) fn no_quorum(said: &[Said]) -> Option<Finding> {
         said.len(),
         escape::terminal(why)
     );
-    let means = "when the primary is gone nobody takes its place, and no lock can be taken, renewed \
-                 or released";
+    let means = "without the primary no failover happens, and no lock can be taken, renewed or \
+                 released";
     let finding = Finding::new(Severity::Warning, "fail-over", found, means);
     Some(finding.advise(
-        "bring the missing sentinels back, SENTINEL SET quorum to what the others can reach, and \
-         SENTINEL RESET on each if some were taken away for good",
+        "bring the missing sentinels back; if some are gone for good, SENTINEL SET a lower quorum, \
+         and SENTINEL RESET on each",
     ))
 }
 
@@ -111,8 +110,8 @@ pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
     });
     let (one, other) = apart?;
     let found = format!("{one} and {other} are not of one cluster");
-    let means = "the slots of whichever has the higher epoch are believed, so that locks move to it \
-                 while others hold them, and two hold one";
+    let means = "the node with the higher epoch is believed, so locks move to it while they are \
+                 held, and two can hold a lock";
     let finding = Finding::new(Severity::Problem, "cluster", found, means);
     Some(finding.advise("name the nodes of one cluster only in the store's URL"))
 }
@@ -121,11 +120,11 @@ pub(super) fn strangers(views: &[(String, String)]) -> Option<Finding> {
 pub(super) fn loners(named: &[String]) -> Option<Finding> {
     let (last, others) = named.split_last()?;
     let found = match others.len() {
-        0 => format!("{last} is no node of a cluster"),
-        _ => format!("{} and {last} are no nodes of a cluster", others.join(", ")),
+        0 => format!("{last} is not a node of a cluster"),
+        _ => format!("{} and {last} are not nodes of a cluster", others.join(", ")),
     };
-    let means = "no lock is taken there; with the true nodes of the URL gone, no client finds the \
-                 cluster";
+    let means = "no lock is taken there; if the other nodes of the URL are gone, no client finds \
+                 the cluster";
     let finding = Finding::new(Severity::Warning, "cluster", found, means);
     Some(finding.advise("name the nodes of the cluster only in the store's URL"))
 }
@@ -151,11 +150,11 @@ pub(super) fn too_few_to_elect(views: &[(String, String)]) -> Option<Finding> {
         return None;
     }
     let found = match electors.len() {
-        1 => "1 primary alone has slots".to_owned(),
-        count => format!("{count} primaries alone have slots"),
+        1 => "only 1 primary has slots".to_owned(),
+        count => format!("only {count} primaries have slots"),
     };
-    let means = "a replica takes over when most primaries with slots vote for it; while one of \
-                 these is gone, no lock in its slots can be taken, renewed or released";
+    let means = "failover needs the votes of most primaries with slots; while one is gone, locks \
+                 in its slots can't be taken, renewed or released";
     let finding = Finding::new(Severity::Warning, "fail-over", found, means);
     Some(finding.advise("spread the slots over at least three primaries"))
 }
@@ -176,24 +175,28 @@ pub(super) fn addresses(heard: &[Heard]) -> Finding {
         let (one, other) = (one.at, other.at);
         let unsure = heard.iter().any(Heard::is_nameless);
         let found = if unsure {
-            format!("whether {one} and {other}, of the server's name, are one server is not known")
+            format!("{one} and {other}, of one name, may be different servers")
         } else {
-            format!("{one} and {other}, of the server's name, are different servers")
+            format!("{one} and {other}, of one name, are different servers")
         };
-        let means =
-            "each grants locks of its own, so that two hold one; nobody connects while it is so";
+        let means = "each grants its own locks, so two can hold a lock; clients refuse to connect";
         let finding = Finding::new(Severity::Problem, topic, found, means);
         return finding.advise(if unsure {
             "give the user the right to INFO, or write one address into the store's URL"
         } else {
-            "write the address of one into the store's URL, or take the other from the name"
+            "write one address into the store's URL, or remove the other from the name"
         });
     }
     let silent: Vec<String> =
         heard.iter().filter(|one| one.is_silent()).map(|one| one.at.to_string()).collect();
     if silent.is_empty() {
         let found = format!("the server's name has {count} addresses, with one primary");
-        return Finding::new(Severity::Fine, topic, found, "no other server takes its place");
+        return Finding::new(
+            Severity::Fine,
+            topic,
+            found,
+            "no other server answers under its name",
+        );
     }
     let found =
         format!("of {count} addresses of the server's name, {} gave no answer", silent.join(", "));
@@ -229,13 +232,12 @@ pub(super) fn sentinels(said: &[Said]) -> Finding {
     }
     if let Some((one, other)) = twins(said) {
         found.push_str(&format!("; {one} and {other} are one sentinel"));
-        let means =
-            "it counts once, so fewer sentinels than the URL names tell where the primary is";
+        let means = "it counts once, so fewer sentinels may fail than the URL suggests";
         let finding = Finding::new(Severity::Warning, topic, found, means);
         return finding.advise("name each sentinel once in the store's URL");
     }
     if named < 2 {
-        let means = "when it is gone, nobody tells where the primary is";
+        let means = "without it the primary is not found";
         let finding = Finding::new(Severity::Warning, topic, found, means);
         return finding.advise("name all sentinels in the store's URL");
     }
@@ -248,10 +250,10 @@ pub(super) fn sentinels(said: &[Said]) -> Finding {
             Severity::Warning,
             topic,
             found,
-            "the others are gone, are behind, or don't let this user in; with a majority of them \
-             gone, nobody fails over",
+            "the others are gone, behind, or refuse this user; without a majority of them no \
+             failover happens",
         )
-        .advise("look after the others, or take them out of the store's URL");
+        .advise("start the others, or remove them from the store's URL");
     }
     Finding::new(Severity::Fine, topic, found, "a primary that is replaced is found again")
 }
@@ -267,8 +269,8 @@ fn of_two_deployments(named: usize, most: &[Answer<'_>], strangers: &[Answer<'_>
         primary.unwrap_or_default(),
         escape::terminal(&strangers.join("; "))
     );
-    let means = "the primary that most of those name that answer is believed; while the others \
-                 can't be reached, a lock that is held is granted again at the wrong one";
+    let means = "the primary that most sentinels name is used; while the others are away, a held \
+                 lock may be granted again at a wrong one";
     let finding = Finding::new(Severity::Problem, "sentinels", found, means);
     finding.advise("name the sentinels of one deployment alone in the store's URL")
 }

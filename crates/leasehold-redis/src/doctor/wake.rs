@@ -24,8 +24,8 @@ pub(super) fn lost(messages: u64) -> Option<Finding> {
     let finding = Finding::new(
         Severity::Warning,
         WAKE,
-        format!("the server has refused {messages} messages to waiters since the store was opened"),
-        "those waiters found out by asking, so their hand-overs took longer",
+        format!("the server refused {messages} notifications since the store was opened"),
+        "those waiters polled, so they got free locks later",
     );
     (messages > 0).then(|| finding.advise("allow PUBLISH; the log has the server's error"))
 }
@@ -36,16 +36,15 @@ fn woken(unsent: Option<&Messages>) -> Finding {
         return Finding::new(
             Severity::Fine,
             WAKE,
-            "a message of a script came through a subscription",
-            "who waits is woken when the lock comes free",
+            "a notification of a script arrived",
+            "a waiter is notified when the lock is free",
         );
     };
     let finding = Finding::new(
         Severity::Note,
         WAKE,
-        format!("the server lets no script send messages: {}", word(&messages.why)),
-        "who hands a lock on sends them itself, which takes a command more; if it is cut off in \
-         between, who waits finds out by asking",
+        format!("the server lets no script send notifications: {}", word(&messages.why)),
+        "the releasing client sends them, which costs a command; if that fails, the waiter polls",
     );
     finding.advise("allow PUBLISH in scripts, if the server can")
 }
@@ -64,8 +63,8 @@ impl RedisStore {
             let finding = Finding::new(
                 Severity::Note,
                 WAKE,
-                "a store on a lent connection has no wake channel",
-                "who waits finds out by asking, so hand-overs take longer",
+                "a store on a lent connection has no notifications",
+                "waiters poll, so they get a free lock later",
             );
             return Some(finding.advise("give the store's builder a client for subscriptions"));
         };
@@ -74,11 +73,9 @@ impl RedisStore {
                 Severity::Warning,
                 WAKE,
                 why,
-                "who waits is not woken and finds out by asking, so hand-overs take longer",
+                "waiters get no notification and poll, so they get a free lock later",
             );
-            Some(finding.advise(
-                "let clients subscribe and publish, and keep proxies that can't out of the way",
-            ))
+            Some(finding.advise("let clients subscribe and publish, and use no proxy that can't"))
         };
         let within = Deadline::after(deadline.left() / 2);
         let mut listener = match self.listen_at(source, client, within).await {
@@ -103,7 +100,7 @@ impl RedisStore {
         let mut answer = match transport.one(&request, deadline).await {
             Ok(answer) => answer,
             Err(verdict) => {
-                return silent(format!("no message could be sent: {}", verdict.message()));
+                return silent(format!("no notification could be sent: {}", verdict.message()));
             }
         };
         let unsent = Messages::take_from(&mut answer.value);
@@ -111,7 +108,7 @@ impl RedisStore {
             let sent = publish(messages, transport, deadline).await;
             if sent.iter().any(Result::is_err) {
                 let why = word(&messages.why);
-                return silent(format!("the server refuses messages to waiters: {why}"));
+                return silent(format!("the server refuses notifications: {why}"));
             }
         }
         loop {
@@ -119,7 +116,7 @@ impl RedisStore {
                 Ok(Wake::First { ticket: TICKET, .. }) => return Some(woken(unsent.as_ref())),
                 Ok(_) => {}
                 Err(_) => {
-                    return silent("a message that was published did not arrive".to_owned());
+                    return silent("a published notification did not arrive".to_owned());
                 }
             }
         }

@@ -320,8 +320,7 @@ impl FromStr for Layout {
                 Err(Error::new(
                     ErrorKind::Config,
                     format!(
-                        "no layout is called that; there are {}, spring:REGISTRY and \
-                         shedlock:ENVIRONMENT",
+                        "unknown layout; known are {}, spring:REGISTRY and shedlock:ENVIRONMENT",
                         names.join(", ")
                     ),
                 ))

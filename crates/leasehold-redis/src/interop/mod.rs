@@ -138,13 +138,13 @@ impl InteropStore {
         let key = Some(&request.key);
         let lacks = |what| self.unsupported(what, "acquire", key);
         if self.shared.requests.spread && layout.spreads() {
-            return lacks("place in a cluster, since the keys of one would be on two servers");
+            return lacks("support in a cluster, where the keys of a lock are on two servers");
         }
         if request.mode != Mode::Exclusive {
-            return lacks("holders beside each other");
+            return lacks("shared holds");
         }
         if request.after.is_some() {
-            return lacks("memory of their last holder");
+            return lacks("record of their last holder");
         }
         if !request.cooldown.is_none() {
             return lacks("cool-down");
@@ -231,7 +231,7 @@ impl InteropStore {
         let sort = escape::terminal(sort);
         let error = Error::new(
             ErrorKind::Foreign,
-            format!("a {sort} stands at its key, which is no lock of {layout}"),
+            format!("its key holds a {sort}, which is not a lock of {layout}; use another name"),
         );
         error.with_effect(Effect::NotApplied)
     }
@@ -387,7 +387,7 @@ impl Store for InteropStore {
                 .map(|request| {
                     let key = Some(&request.key);
                     if !can_be(&request) {
-                        return self.unsupported("hand-over to another secret", "renew", key);
+                        return self.unsupported("transfer", "renew", key);
                     }
                     let Some(answer) = answers.next() else {
                         return Err(self.unreadable("renew", key));
@@ -447,7 +447,7 @@ impl Store for InteropStore {
     ) -> BoxFuture<'a, Result<AcquireAll>> {
         Box::pin(async move {
             if !self.capability().sets {
-                return self.unsupported("way to be taken together here", "acquire", None);
+                return self.unsupported("joint acquisition here", "acquire", None);
             }
             Ok(match self.take(requests, within).await? {
                 Taken::Held { all, .. } => AcquireAll::Granted(all),
@@ -477,7 +477,7 @@ impl Store for InteropStore {
     }
 
     fn ask<'a>(&'a self, request: &'a AskRequest, _within: Duration) -> BoxFuture<'a, Result<Ask>> {
-        let answer = self.unsupported("way to ask their holders", "ask", Some(&request.key));
+        let answer = self.unsupported("release requests", "ask", Some(&request.key));
         Box::pin(std::future::ready(answer))
     }
 
@@ -534,7 +534,7 @@ impl Store for InteropStore {
         _request: &'a ListRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<Listing>> {
-        let answer = self.unsupported("mark that tells them from other keys", "list", None);
+        let answer = self.unsupported("list", "list", None);
         Box::pin(std::future::ready(answer))
     }
 
@@ -543,7 +543,7 @@ impl Store for InteropStore {
         request: &'a ForceReleaseRequest,
         _within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>> {
-        let answer = self.unsupported("fence to name", "force release", Some(&request.key));
+        let answer = self.unsupported("fence", "force release", Some(&request.key));
         Box::pin(std::future::ready(answer))
     }
 

@@ -100,8 +100,8 @@ pub(crate) fn believed(said: &[Said]) -> Option<Result<Found, Verdict>> {
         (most.first(), rival.and_then(|rival| rival.first()))
     {
         return Some(Err(Verdict::nobody_yet(format!(
-            "sentinel {} names {}, sentinel {} names {}, neither knows the other, and as many \
-             say so; name the sentinels of one deployment alone",
+            "sentinel {} names {}, and sentinel {} names {}: they do not know each other; name the \
+             sentinels of one deployment only",
             one.sentinel, found.endpoint, other.sentinel, theirs.endpoint
         ))));
     }
@@ -207,7 +207,7 @@ mod tests {
     fn as_many_on_either_side_decide_nothing_unless_they_agree() {
         let even = [says(7, 0, Some("ab")), says(8, 9, Some("xy"))];
         let verdict = believed(&even).unwrap().unwrap_err();
-        assert!(verdict.message().contains("neither knows the other"), "{verdict:?}");
+        assert!(verdict.message().contains("they do not know each other"), "{verdict:?}");
         let agreed = [says(7, 0, Some("a")), says(7, 3, Some("x"))];
         assert_eq!(primary(&agreed), Some(at(7)));
     }

@@ -53,7 +53,7 @@ impl RedisStore {
                 return Err(self.named(
                     Error::new(
                         ErrorKind::Unsupported,
-                        format!("more than {LIST_MAX} locks are in use; ask for a longer prefix"),
+                        format!("more than {LIST_MAX} locks are in use; give a longer prefix"),
                     ),
                     "list",
                     None,
@@ -110,7 +110,8 @@ impl RedisStore {
             None => self.scan(&*self.shared.transport, &pattern, &mut found, deadline).await?,
             Some(parts) if !parts.whole => {
                 return Err(failed(Verdict::nobody_yet(
-                    "some slots are with no node of the cluster, and locks in them would be missing",
+                    "some slots have no node, and their locks would be missing; see `redis-cli \
+                     --cluster check`",
                 )));
             }
             Some(parts) => {

@@ -138,7 +138,7 @@ impl RedisStore {
         if renewals.len() == requests.len() && !self.shared.transport.is_spread() {
             return outcomes;
         }
-        let unasked = || Error::new(ErrorKind::Protocol, "it was not asked for");
+        let unasked = || Error::new(ErrorKind::Protocol, "it was not requested");
         let reason = |request: &RenewRequest| self.check_ttl(request.ttl).err();
         let mut results: Vec<Result<Renew>> =
             requests.iter().map(|request| Err(reason(request).unwrap_or_else(unasked))).collect();

@@ -118,7 +118,7 @@ impl RedisStore {
         if place.is_some_and(|place| place > FAR) {
             return Err(Error::new(
                 ErrorKind::Config,
-                "the place in line was not given out by this store",
+                "the position in the queue is not from this store",
             ));
         }
         let names = &self.shared.names;

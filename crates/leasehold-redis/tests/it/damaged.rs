@@ -287,7 +287,7 @@ impl Lock {
 /// Why an error is not one about a damaged lock, if so.
 fn is_no_damage(error: &Error) -> Option<String> {
     let text = all_words(error);
-    let said = text.contains("remove its key") && !text.contains("user_script");
+    let said = text.contains("delete its key") && !text.contains("user_script");
     let damaged = error.kind() == ErrorKind::Corrupt && error.effect() != Effect::Applied && said;
     // A lock without its state looks like foreign data, or like another version.
     let other = matches!(error.kind(), ErrorKind::Foreign | ErrorKind::Unsupported);

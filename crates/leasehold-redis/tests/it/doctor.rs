@@ -182,7 +182,7 @@ async fn a_user_who_may_only_lock_learns_what_it_may_not_do() {
     assert_eq!(rights.len(), 2, "{findings:#?}");
     let waking = rights[&Severity::Warning];
     assert_eq!(waking.found, "user locks may not run PUBLISH, SUBSCRIBE");
-    assert!(waking.means.contains("not woken"), "{waking:?}");
+    assert!(waking.means.contains("get no notification"), "{waking:?}");
     let listing = rights[&Severity::Note];
     assert_eq!(listing.advice.as_deref(), Some("ACL SETUSER locks +scan"));
     assert_eq!(about(&findings, "scripts").severity, Severity::Fine);
@@ -309,7 +309,7 @@ async fn a_server_whose_scripts_lack_struct_is_told_in_words() {
     let findings = examined(&url).await;
     let scripts = about(&findings, "scripts");
     assert_eq!(scripts.severity, Severity::Problem);
-    assert!(scripts.found.contains("no library `struct`"), "{scripts:?}");
+    assert!(scripts.found.contains("no `struct` library"), "{scripts:?}");
     assert!(scripts.means.contains("can't be taken"), "{scripts:?}");
     assert_eq!(about(&findings, "rights").severity, Severity::Fine, "{findings:#?}");
     serving.abort();

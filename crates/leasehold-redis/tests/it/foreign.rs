@@ -163,7 +163,7 @@ async fn what_is_damaged_is_called_that_by_whatever_comes_across_it() {
     drop(server.cli(&["HSET", &record, "state", "\u{13}garbage"]));
     let told = |error: leasehold_core::Error| {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        assert!(error.to_string().contains("remove its key"), "{error}");
+        assert!(error.to_string().contains("delete its key"), "{error}");
     };
     told(Caller::new(&store, &reader.request.key).try_take().await.unwrap_err());
     told(store.release(&reader.ending(fences), WITHIN).await.unwrap_err());

@@ -236,7 +236,7 @@ async fn a_server_busy_with_a_script_is_waited_for_within_the_deadline() {
         if let Err(error) = inspect_shortly(&store).await
             && error.effect() == Effect::NotApplied
         {
-            assert!(error.to_string().contains("somebody's script"), "{error}");
+            assert!(error.to_string().contains("a long script"), "{error}");
             break;
         }
         assert!(Instant::now() < deadline, "the server was never seen busy");
@@ -258,7 +258,7 @@ async fn nobody_at_the_address_is_told_at_once() {
     let error = RedisStore::connect(&url).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     assert!(error.to_string().contains(&format!("redis://{}", server.addr())), "{error}");
-    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert!(error.to_string().contains("connection refused"), "{error}");
     assert!(before.elapsed() < Duration::from_secs(4), "a refusal is not waited out");
 
     let lazy = RedisStore::connect_lazy(&url).unwrap();

@@ -114,7 +114,7 @@ async fn what_is_done_stays_done(store: &RedisStore, refuse: impl FnOnce(), kind
     refuse();
     let judge = |error: Error, effect| {
         assert_eq!((error.kind(), error.effect()), (kind, effect), "{error}");
-        assert!(error.to_string().contains("can't be confirmed"), "{error}");
+        assert!(error.to_string().contains("not confirmed"), "{error}");
     };
 
     judge(free.try_take().await.unwrap_err(), Effect::NotApplied);

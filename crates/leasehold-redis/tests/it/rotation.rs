@@ -169,7 +169,7 @@ fn a_url_names_one_source_of_a_password() {
         ("redis://:pw@h?password_file=/p", "keep one"),
         ("redis+sentinel://h/m?sentinel_password=x&sentinel_password_file=/p", "keep one"),
         ("redis://h?password_file=p", "absolute path"),
-        ("redis://h?sentinel_password_file=/p", "redis+sentinel:// alone"),
+        ("redis://h?sentinel_password_file=/p", "redis+sentinel:// only"),
     ] {
         let error = RedisStore::connect_lazy(url).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");

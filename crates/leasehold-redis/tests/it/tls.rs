@@ -62,7 +62,7 @@ mod with_tls {
         let soon = RedisStore::builder().connect_timeout(std::time::Duration::from_secs(1));
         let error = soon.connect(&url).await.map(drop).unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
-        assert!(error.to_string().contains("does this port speak TLS"), "{error}");
+        assert!(error.to_string().contains("if the port has no TLS"), "{error}");
     }
 
     #[tokio::test]

@@ -34,14 +34,14 @@ async fn passwords_of_servers_and_sentinels_are_distinguished_and_never_shown() 
     let primary = format!("{}, which the sentinels name", set.servers()[0].addr());
     let (url, none) = (set.url(), "?sentinel_password=s3ntinel-pw");
     for (url, who, what) in [
-        (url.replace("s3rver-pw", "wr0ng"), &primary, "refused the user name or password"),
-        (url.replace(":s3rver-pw@", ""), &primary, "asks for a password, and none was given"),
+        (url.replace("s3rver-pw", "wr0ng"), &primary, "wrong user name or password"),
+        (url.replace(":s3rver-pw@", ""), &primary, "requires a password, and none was given"),
         (
             url.replace("s3ntinel-pw", "wr0ng"),
             &sentinel,
             "refused sentinel_user or sentinel_password",
         ),
-        (url.replace(none, ""), &sentinel, "give it as sentinel_password"),
+        (url.replace(none, ""), &sentinel, "give sentinel_password"),
     ] {
         let error = refused(&url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -61,14 +61,14 @@ async fn servers_of_another_sort_are_named_as_what_they_are() {
     let server = RedisServer::start();
     let error = refused(&format!("redis+sentinel://{}/mymaster", server.addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    assert!(error.to_string().contains("is no sentinel"), "{error}");
+    assert!(error.to_string().contains("is not a sentinel"), "{error}");
     let error = refused(&format!("redis+cluster://{}", server.addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("write redis://"), "{error}");
     let set = spawn_blocking(|| SentinelSet::builder().replicas(0).start()).await.unwrap();
     let error = refused(&format!("redis+cluster://{}", set.sentinels()[0].addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    assert!(error.to_string().contains("is no node of a cluster"), "{error}");
+    assert!(error.to_string().contains("is not a node of a cluster"), "{error}");
     let error = refused(&format!("redis://{}", set.sentinels()[0].addr())).await;
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("write redis+sentinel://"), "{error}");
@@ -169,7 +169,7 @@ async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
     ours.sentinels().iter().take(2).for_each(RedisServer::kill);
     let error = refused(&url).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("neither knows the other"), "{error}");
+    assert!(error.to_string().contains("they do not know each other"), "{error}");
     let store = RedisStore::connect(&ours.url()).await.unwrap();
     Caller::new(&store, &key()).take().await;
 }

@@ -71,8 +71,8 @@ pub(super) fn check_caller() -> Result<()> {
     match Handle::try_current() {
         Ok(_) if is_polled() => Err(Error::new(
             ErrorKind::Misuse,
-            "a blocking call was made inside an async runtime and would hold up its tasks; use \
-             the async API there, or spawn_blocking",
+            "a blocking call inside an async runtime would delay its tasks; use the async API \
+             there, or spawn_blocking",
         )),
         Err(error) if error.is_thread_local_destroyed() => Err(Error::new(
             ErrorKind::Misuse,

@@ -431,8 +431,13 @@ impl ClientBuilder {
             }
         }
         let within = length::typed(self.retry_store);
-        let why = format!("the store could not be reached within {within}");
-        Err(Error::new(error.kind(), why).during("connect").caused_by(error))
+        let why = format!("not reached within {within}");
+        let in_vain = Error::new(error.kind(), why).during("connect");
+        let in_vain = match error.store() {
+            Some(store) => in_vain.at_store(store),
+            None => in_vain,
+        };
+        Err(in_vain.caused_by(error))
     }
 
     fn own_clock(&self) -> Arc<dyn Clock> {

@@ -40,8 +40,8 @@ impl QuorumUrl {
                 _ if starts_store(part) && !has_many_hosts(part) => url.nodes.push(part.to_owned()),
                 _ => {
                     return Err(refuse(
-                        "after quorum: comes a list of stores with commas between them, each with \
-                         its scheme, such as quorum:redis://a,redis://b,redis://c",
+                        "after quorum: write a list of stores, each with its scheme, such as \
+                         quorum:redis://a,redis://b,redis://c",
                     ));
                 }
             }
@@ -52,7 +52,7 @@ impl QuorumUrl {
     /// Reads what follows `quorum+`, which is the URL of one server with several hosts.
     pub(crate) fn of_hosts(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
-            refuse("after quorum+ comes a URL with several hosts, such as redis://a,b,c")
+            refuse("after quorum+ write a URL with several hosts, such as redis://a,b,c")
         })?;
         let (rest, query) = match rest.split_once('?') {
             Some((rest, query)) => (rest, query),
@@ -68,8 +68,8 @@ impl QuorumUrl {
         };
         if login.matches('@').count() > 1 {
             return Err(refuse(
-                "user and password stand once, before the first host, and are for all; encode an \
-                 @ in them as %40",
+                "user and password are given once, before the first host; encode an @ in them as \
+                 %40",
             ));
         }
         let mut whole = Self::default();
@@ -90,7 +90,7 @@ impl QuorumUrl {
             if passed_on.is_empty() { String::new() } else { format!("?{}", passed_on.join("&")) };
         for host in hosts.split(',') {
             if host.is_empty() {
-                return Err(refuse("a host is missing between two commas"));
+                return Err(refuse("a host is missing between two commas; write it"));
             }
             whole.nodes.push(format!("{scheme}://{login}{host}{path}{query}"));
         }
@@ -102,7 +102,10 @@ impl QuorumUrl {
             node != "memory:" && self.nodes.iter().take(at).any(|other| other == node)
         });
         if twice {
-            return Err(refuse("a quorum names the same node twice, which would have two votes"));
+            return Err(refuse(
+                "a quorum names the same node twice, which would give it two votes; \
+                               name it once",
+            ));
         }
         Ok(self)
     }
@@ -117,13 +120,13 @@ impl Settings {
                 let keep = match value {
                     "yes" => true,
                     "no" => false,
-                    _ => return Err(refuse(format!("{name} is yes or no"))),
+                    _ => return Err(refuse(format!("{name} must be yes or no"))),
                 };
                 self.keep_leases.replace(keep).is_some()
             }
         };
         if before {
-            return Err(refuse(format!("a quorum's URL says {name} twice; say it once")));
+            return Err(refuse(format!("the quorum's URL sets {name} twice; set it once")));
         }
         Ok(())
     }
@@ -142,7 +145,7 @@ fn length(name: &str, text: &str) -> Result<Duration> {
     };
     let ms = number.parse::<u64>().ok().zip(ms_each).and_then(|(n, each)| n.checked_mul(each));
     ms.map(Duration::from_millis).ok_or_else(|| {
-        refuse(format!("{name} is a whole number with a unit (ms, s, m or h), such as 30s"))
+        refuse(format!("{name} must be a whole number with a unit (ms, s, m or h), such as 30s"))
     })
 }
 

@@ -11,8 +11,8 @@ pub(crate) fn stores(list: &str) -> Result<Vec<(String, String)>> {
     let refuse = || {
         Error::new(
             ErrorKind::Config,
-            "after spread: comes a list of stores with commas between them, each with a name of \
-             its own, such as spread:a=redis://h1,b=redis://h2; names have letters, digits, - and _",
+            "after spread: write a list of named stores, such as spread:a=redis://h1,b=redis://h2; \
+             names have letters, digits, - and _",
         )
     };
     let mut parts: Vec<(String, String)> = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn stores(list: &str) -> Result<Vec<(String, String)>> {
     if parts.iter().any(|(_, url)| url.starts_with("spread:")) {
         return Err(Error::new(
             ErrorKind::Config,
-            "locks are spread once; name all stores in one list",
+            "spread: stands once; name all stores in one list",
         ));
     }
     Ok(parts)

@@ -55,9 +55,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     {
         return Err(Error::new(
             ErrorKind::Config,
-            format!(
-                "locks of {layout} are in a Redis server; give a URL of one, of sentinels or of a cluster"
-            ),
+            format!("locks of {layout} are in a Redis server; give a redis:// URL"),
         ));
     }
     match scheme {
@@ -75,7 +73,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
         _ => Err(Error::new(
             ErrorKind::Config,
             format!(
-                "no store is known by the scheme \"{}\"; give one of {SCHEMES}",
+                "unknown scheme \"{}\"; give one of {SCHEMES}",
                 leasehold_core::escape::terminal(scheme)
             ),
         )),
@@ -96,7 +94,11 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
     use leasehold_embedded::{EmbeddedStore, MemoryStore};
     if scheme == "memory" {
         if !rest.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "memory: takes nothing after the colon"));
+            return Err(Error::new(
+                ErrorKind::Config,
+                "memory: takes nothing after the colon; leave \
+                                                      it out",
+            ));
         }
         return Ok(Arc::new(MemoryStore::with_clock(Arc::clone(&options.clock))));
     }
@@ -118,7 +120,7 @@ async fn embedded(scheme: &str, rest: &str, options: &Options) -> Result<Arc<dyn
         Ok(store) => Ok(Arc::new(store?)),
         Err(error) => Err(Error::new(
             ErrorKind::Unavailable,
-            "the store was not opened, since the runtime ended or opening it panicked",
+            "the store was not opened, since the runtime ended, or opening it panicked",
         )
         .caused_by(error)),
     }
@@ -134,8 +136,8 @@ fn directory(rest: &str) -> Result<(Option<String>, Option<u32>)> {
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "embedded:{shown} names a host; an embedded store is a directory of this machine, \
-                 as in embedded:/var/lib/app/locks"
+                "embedded:{shown} names a host; write a directory of this machine, as in \
+                 embedded:/var/lib/app/locks"
             ),
         ));
     }
@@ -147,8 +149,7 @@ fn directory(rest: &str) -> Result<(Option<String>, Option<u32>)> {
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "embedded: knows no setting but log, so not \"{setting}\"; give embedded:{path}, \
-                 and for a path with a question mark in it use EmbeddedStore::open"
+                "unknown setting \"{setting}\"; embedded: has log= only, so write embedded:{path}"
             ),
         ));
     };
@@ -191,8 +192,7 @@ async fn redis(url: &str, options: Options, lazily: bool) -> Result<Arc<dyn Stor
     #[cfg(feature = "interop")]
     if let Some(layout) = options.layout {
         if store.log().is_some_and(|log| log.keeps() > 0) {
-            let why =
-                format!("no log is kept of locks of {layout}; leave log= out of the store's URL");
+            let why = format!("locks of {layout} have no log; leave log= out of the store's URL");
             return Err(Error::new(ErrorKind::Config, why));
         }
         let store = leasehold_redis::interop::InteropStore::new(store, layout);
@@ -230,8 +230,8 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     if parsed.settings.keep_leases != Some(true) && parsed.nodes.iter().any(fails_over) {
         return Err(Error::new(
             ErrorKind::Config,
-            "a node of the quorum fails over, and may forget leases by that, unseen; make single \
-             servers its nodes, or say keep_leases=yes if replicas confirm every grant of that node",
+            "a node of the quorum fails over, and may lose leases; use single servers, or \
+             keep_leases=yes if replicas confirm every grant",
         ));
     }
     let mut nodes: Vec<Arc<dyn Store>> = Vec::with_capacity(parsed.nodes.len());
@@ -250,7 +250,7 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     if let Some([place, ..]) = places.windows(2).find(|two| two.first() == two.last()) {
         return Err(Error::new(
             ErrorKind::Config,
-            format!("a quorum names {place} twice, which would have two votes"),
+            format!("a quorum names {place} twice, which would give it two votes; name it once"),
         ));
     }
     let mut builder = QuorumStore::builder(nodes);

@@ -47,7 +47,7 @@ impl fmt::Display for StaleFence {
         if let Some(seen) = self.seen {
             write!(f, ", with fence {seen},")?;
         }
-        f.write_str(" has touched the resource; stop what was done under its lease")
+        f.write_str(" has touched the resource; stop the work under its lease")
     }
 }
 

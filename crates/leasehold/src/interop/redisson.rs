@@ -83,7 +83,8 @@ impl Redisson {
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout();
         if !layout.counts_holds() {
-            let why = format!("{layout} is no layout of Redisson's; use leasehold::interop::Plain");
+            let why =
+                format!("{layout} is not a layout of Redisson; use leasehold::interop::Plain");
             return Err(Error::new(ErrorKind::Config, why));
         }
         let fenced = layout.has_fences();

@@ -207,7 +207,7 @@ impl Multi {
                     let now = client.clock.now();
                     let left = limits.until.map(|until| until.saturating_since(now));
                     if left == Some(Duration::ZERO) {
-                        let why = "the wait ran out, as one of the locks that it had was lost,";
+                        let why = "timed out, as one of the locks that it had was lost,";
                         return Err(limits.ran_out(&key, client, &Sight::default(), why));
                     }
                     tracing::debug!(target: LOCK, %error, "requested again");
@@ -391,7 +391,7 @@ async fn try_in_one_step(all: &mut [Acquisition]) -> Result<Option<Vec<Guard>>> 
             for one in &mut *all {
                 one.armed.unanswered(now);
             }
-            let why = "the store gave an answer that this version does not know";
+            let why = "the store gave an unknown answer; update this program";
             Err(client.explain(Error::new(ErrorKind::Protocol, why), "acquire"))
         }
         Err(error) => {

@@ -312,7 +312,7 @@ impl Mutex {
         let mut acquisition = self.value.acquisition(Some(Duration::ZERO))?;
         acquisition.request.after = Some(guard.handle().fences);
         acquisition.try_once(acquisition.limits.started).await?.ok_or_else(|| {
-            let why = "the lease had run out, and another holder came since";
+            let why = "the lease expired, and another holder has come since";
             guard.lease().explain(Error::new(ErrorKind::Lost, why), "renew")
         })
     }

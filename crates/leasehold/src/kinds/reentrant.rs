@@ -172,7 +172,7 @@ impl Reentrant {
                 biased;
                 turn = slot.got_on() => turn,
                 () = rt::sleep_until_some(&*client.clock, until) => {
-                    let why = "the wait for another task of the same owner ran out";
+                    let why = "timed out waiting for another task of the same owner";
                     return Err(acquisition.ran_out(&Sight::default(), why));
                 }
                 () = client.closed.cancelled() => return Err(client.closed()),

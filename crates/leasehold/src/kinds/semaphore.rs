@@ -287,10 +287,10 @@ impl Semaphore {
             let Mode::Permits { count, limit } = &mut settings.mode else { return Ok(()) };
             let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
             match NonZeroU32::new(n) {
-                None => refuse("zero permits were asked for; ask for at least one".to_owned()),
-                Some(n) if n > *limit => refuse(format!(
-                    "{n} permits were asked for, and there are {limit}; ask for fewer"
-                )),
+                None => refuse("zero permits were requested; request at least one".to_owned()),
+                Some(n) if n > *limit => {
+                    refuse(format!("{n} permits were requested out of {limit}; request fewer"))
+                }
                 Some(n) => {
                     *count = n;
                     Ok(())
@@ -368,7 +368,7 @@ impl TryFrom<Guard> for SemaphoreGuard {
         if guard.permits().is_some() {
             return Ok(Self(guard));
         }
-        let error = Error::new(ErrorKind::Misuse, "this is no lease of a semaphore's permits");
+        let error = Error::new(ErrorKind::Misuse, "this is not a lease of permits");
         let error = guard.explain(error, "convert");
         Err(NotChanged::new(guard, error))
     }

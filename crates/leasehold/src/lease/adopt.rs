@@ -22,8 +22,8 @@ impl DetachedLease {
             return Err(client.explain(
                 Error::new(
                     ErrorKind::Unavailable,
-                    "the lease was adopted, but the answer came when it was all but over; it ends \
-                     with its ttl",
+                    "the lease was adopted, but the answer came when it was almost over; it \
+                     expires with its ttl",
                 )
                 .on_key(self.key()),
                 "adopt",

@@ -16,8 +16,7 @@ use crate::refusal::refused;
 pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
     if lease.handle().is_mode_in_doubt() {
-        let why = "an earlier downgrade was not answered, and may still be carried out; release \
-                   the lock and take it for writing";
+        let why = "an earlier downgrade was not answered; release the lock and take it for writing";
         let error = Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied);
         return Err(NotChanged::new(guard, lease.explain(error, "convert")));
     }
@@ -59,8 +58,7 @@ pub(crate) async fn release_permits(
         Some(count) => weaken(guard, Mode::Permits { count, limit }).await,
         None => {
             let why = format!(
-                "{n} permits were to be given back out of {count}; to give back all, release the \
-                 guard"
+                "{n} permits were to be released out of {count}; to release all, release the guard"
             );
             refuse(guard, ErrorKind::Config, why)
         }
@@ -124,8 +122,7 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
         Convert::Busy { others } => Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "{others} others share the lock; the lease is held as before, and to handle it \
-                 alone it has to be released and taken anew"
+                "{others} others share the lock; to hold it alone, release it and take it again"
             ),
         )
         .with_effect(Effect::NotApplied)),
@@ -136,7 +133,7 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
             handle.refuted(client.clock.now());
             Err(Error::new(
                 ErrorKind::Late,
-                "the lease had run out before, though nobody has held the lock since",
+                "the lease expired before, though no other holder has come since",
             ))
         }
         _ => {

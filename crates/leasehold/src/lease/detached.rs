@@ -143,11 +143,11 @@ impl DetachedLease {
             Some(Ok(Renew::Late)) => late(None),
             Some(Ok(_)) => Error::new(
                 ErrorKind::Lost,
-                "the lease is lost: it ran out, was taken away, or was adopted before; stop \
-                 what was done under it",
+                "the lease is lost: it expired, was force-released, or was adopted before; stop \
+                 the work under it",
             ),
             Some(Err(error)) => error,
-            None => Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal"),
+            None => Error::new(ErrorKind::Protocol, "no answer to a renewal"),
         })
     }
 
@@ -234,7 +234,11 @@ impl FromStr for DetachedLease {
     /// [`ErrorKind::Config`] for anything else; the message does not repeat the text.
     fn from_str(text: &str) -> Result<Self> {
         let refuse = || {
-            Error::new(ErrorKind::Config, "this is no lease; give what `acquire` wrote, unchanged")
+            Error::new(
+                ErrorKind::Config,
+                "this is not a lease; give what `acquire` wrote, \
+                                           unchanged",
+            )
         };
         let text = text.strip_suffix('\n').unwrap_or(text);
         let mut parts = text.splitn(11, ' ');

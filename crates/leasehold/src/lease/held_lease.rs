@@ -18,7 +18,7 @@ use crate::lease::renewal::no_answer;
 use crate::shared::Inner;
 
 /// The reason in the error of a lost lease.
-pub(crate) const LOST: &str = "the lease is lost; stop what was done under it";
+pub(crate) const LOST: &str = "the lease is lost; stop the work under it";
 
 /// How often a holder that waits for release requests looks.
 const LOOK_FOR_ASKERS: Duration = Duration::from_secs(1);
@@ -443,7 +443,7 @@ impl HeldLease {
 pub(crate) fn late(over_for: Option<Duration>) -> Error {
     let by = over_for.map_or_else(String::new, |by| lateness(by) + " ");
     let why = format!(
-        "the lease had run out {by}before, though nobody has held the lock since; take it anew with a \
+        "the lease expired {by}before, though no other holder has come since; take it again with a \
          longer ttl"
     );
     Error::new(ErrorKind::Late, why)

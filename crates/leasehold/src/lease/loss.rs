@@ -10,7 +10,8 @@ use crate::audit::LossReason;
 /// How a lease was lost, with the error of the last failed renewal. Read by
 /// [`HeldLease::loss`](crate::HeldLease::loss).
 ///
-/// Its `Display` is a sentence for people.
+/// Its `Display` is a sentence for people. The alternate form (`{:#}`) leaves out the lock and the
+/// store.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Loss {
@@ -48,10 +49,10 @@ impl Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.reason, &self.error) {
-            (LossReason::MaxHold, _) => f.write_str("it was held for as long as it may be"),
+            (LossReason::MaxHold, _) => f.write_str("held for as long as max_hold allows"),
             (LossReason::Refuted, Some(error)) => error.fmt(f),
             (LossReason::Refuted, None) => {
-                f.write_str("it was taken away, or the store has forgotten it")
+                f.write_str("force-released, or the store lost its data")
             }
             (LossReason::Expired, error) => {
                 write!(
@@ -59,7 +60,10 @@ impl fmt::Display for Loss {
                     "no renewal was confirmed for {}",
                     length::measured(self.unconfirmed_for)
                 )?;
-                error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))
+                let Some(error) = error else { return Ok(()) };
+                f.write_str(" (")?;
+                error.fmt(f)?;
+                f.write_str(")")
             }
         }
     }

@@ -57,8 +57,8 @@ impl Release {
             Self::NotHeld => Err(not_held()),
             Self::Unknown => Err(Error::new(
                 ErrorKind::Unavailable,
-                "the store did not say how the release went; it is retried in the background, and the \
-                 lease ends with its ttl at the latest",
+                "the release was not answered; it is retried in the background, and the lease \
+                 expires with its ttl at the latest",
             )
             .with_effect(Effect::Unknown)),
         }
@@ -81,15 +81,15 @@ pub(crate) async fn end_in(
     let mut plain = request.clone();
     plain.cooldown = Cooldown::NONE;
     store.release(&plain, within).await?;
-    let why = format!("the lock is released, but not closed: {refusal}");
+    let why = format!("the lock is released, but without its cooldown: {refusal}");
     Err(Error::new(refusal.kind(), why).with_effect(Effect::Applied))
 }
 
 fn late(by: Option<Duration>) -> Error {
     let by = by.map_or_else(String::new, |by| lateness(by) + " ");
     let why = format!(
-        "the lease had run out {by}before its release, though nobody has held the lock since; give \
-         it a longer ttl"
+        "the lease expired {by}before its release, though no other holder has come since; give it \
+         a longer ttl"
     );
     Error::new(ErrorKind::Late, why)
 }
@@ -103,8 +103,8 @@ pub(crate) fn lateness(by: Duration) -> String {
 fn not_held() -> Error {
     Error::new(
         ErrorKind::Lost,
-        "the lease was not held any more: it ran out, was taken away or was released before; what \
-         was done under it may have overlapped with another holder's work",
+        "the lease was lost: it expired, was force-released or was released before; check its last \
+         writes",
     )
 }
 
@@ -115,16 +115,16 @@ impl fmt::Display for Release {
             Self::Late { by: Some(by) } => {
                 write!(
                     f,
-                    "{} late: the lease had run out, but nobody has held it since",
+                    "{} late: the lease had expired, but no other holder has come since",
                     lateness(*by)
                 )
             }
             Self::Late { by: None } => {
-                f.write_str("late: the lease had run out, but nobody has held it since")
+                f.write_str("late: the lease had expired, but no other holder has come since")
             }
             Self::StillHeld { holds } => write!(f, "still held {holds} times by the same owner"),
             Self::NotHeld => f.write_str("not held any more; another holder may have come since"),
-            Self::Unknown => f.write_str("unknown: the store did not say"),
+            Self::Unknown => f.write_str("unknown: no answer"),
         }
     }
 }

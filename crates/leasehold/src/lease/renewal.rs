@@ -318,8 +318,7 @@ impl RenewalSchedule {
 
 /// The error of a renewal for which the store's answer has no entry.
 pub(crate) fn no_answer() -> Error {
-    Error::new(ErrorKind::Protocol, "the store gave no answer to a renewal")
-        .with_effect(Effect::Unknown)
+    Error::new(ErrorKind::Protocol, "no answer to a renewal").with_effect(Effect::Unknown)
 }
 
 /// A lease that is due.

@@ -163,13 +163,13 @@ pub(crate) fn judge<T>(
         Ok(Release::Late { by: Some(by) }) => (
             ErrorKind::Late,
             format!(
-                "the body ended {} after its lease, though nobody held the lock since",
+                "the body ended {} after its lease, though no other holder has come since",
                 lateness(by)
             ),
         ),
         Ok(Release::Late { .. } | Release::Released | Release::StillHeld { .. }) => (
             ErrorKind::Late,
-            "the body ended after its lease, though nobody held the lock since".to_owned(),
+            "the body ended after its lease, though no other holder has come since".to_owned(),
         ),
         _ => (
             ErrorKind::Lost,

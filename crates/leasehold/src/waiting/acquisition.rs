@@ -285,7 +285,7 @@ impl Acquisition {
                 self.armed.unanswered(now);
                 Err(self.explain(Error::new(
                     ErrorKind::Protocol,
-                    "the store gave an answer that this version does not know",
+                    "the store gave an unknown answer; update this program",
                 )))
             }
             Err(error) => {
@@ -377,7 +377,7 @@ impl Acquisition {
             return Ok(());
         };
         if self.limits.settings.give_up_early && free_at > until {
-            return Err(self.ran_out(sight, "the lock can't come free in time"));
+            return Err(self.ran_out(sight, "the lock can't be free in time"));
         }
         Ok(())
     }
@@ -391,13 +391,13 @@ impl Acquisition {
         let now = self.client.clock.now();
         sight.contact.is_bad(error, now);
         if self.limits.until.is_some_and(|until| now >= until) {
-            return Err(self.ran_out(sight, "the wait ran out"));
+            return Err(self.ran_out(sight, "timed out"));
         }
         if self.limits.settings.give_up_early
             && let (Some(until), Some(at)) = (self.limits.until, sight.contact.passes_at())
             && at > until
         {
-            return Err(self.ran_out(sight, "the lock can't be had in time"));
+            return Err(self.ran_out(sight, "the lock can't be granted in time"));
         }
         let patience = self.limits.patience(&self.client);
         sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
@@ -441,8 +441,8 @@ impl Acquisition {
         self.explain(Error::new(
             ErrorKind::Unavailable,
             format!(
-                "the lease was granted, but the answer came when its ttl of {} was all but over; \
-                 it is being given back",
+                "the lease was granted, but the answer came when its ttl of {} was almost over, so \
+                 it is released",
                 self.terms.ttl
             ),
         ))

@@ -95,7 +95,7 @@ async fn stand(
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
                     let (key, sight) = (place.key(), place.seen().get());
-                    return Err(limits.ran_out(key, &client, &sight, "the wait ran out"));
+                    return Err(limits.ran_out(key, &client, &sight, "timed out"));
                 }
                 () = client.closed.cancelled() => return Err(client.closed()),
                 () = rt::sleep_until(&*client.clock, next_beat) => {

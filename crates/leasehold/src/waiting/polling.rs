@@ -47,15 +47,15 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
             }
         };
         let Some(pause) = acquisition.limits.settings.retry.pause(tries) else {
-            return Err(acquisition.ran_out(&sight, "the retry strategy gave up"));
+            return Err(acquisition.ran_out(&sight, "the retry strategy ended"));
         };
         let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
         let now = acquisition.client.clock.now();
         if acquisition.limits.until.is_some_and(|until| now >= until) {
-            return Err(acquisition.ran_out(&sight, "the wait ran out"));
+            return Err(acquisition.ran_out(&sight, "timed out"));
         }
         acquisition.pause(pause).await?;
         oneself.look(&acquisition.client, &acquisition.request.key);
     }
-    Err(acquisition.ran_out(&sight, "the retry strategy gave up"))
+    Err(acquisition.ran_out(&sight, "the retry strategy ended"))
 }

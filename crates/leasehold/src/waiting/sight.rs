@@ -199,39 +199,26 @@ impl Limits {
         let Sight { in_the_way, contact } = sight;
         if let Some(outage) = contact.outage.as_ref().filter(|outage| outage.is_of_replicas()) {
             let why = format!(
-                "{why} after {waited}; the store granted the lock, but could not make it safe on its replicas, \
-                 and the lease was given back"
+                "{why} after {waited}; the grant was not confirmed, so the lock is released"
             );
             return explain(Error::new(outage.error.kind(), why).caused_by(outage.error.clone()));
         }
         if let Some(Outage { error, passes_at, .. }) = &contact.outage {
             let left = passes_at.saturating_since(now);
             if !left.is_zero() {
-                let why = format!(
-                    "{why} after {waited}, and the store grants nothing for another {}",
-                    length::measured(left)
-                );
-                let error_then = Error::new(error.kind(), why).passes_in(left);
-                return explain(error_then.caused_by(error.clone()));
+                let error_then = Error::new(error.kind(), format!("{why} after {waited}"));
+                let cause = error.clone().passes_in(left);
+                return explain(error_then.passes_in(left).caused_by(cause));
             }
-            let silence = match client.heard_at() {
-                Some(heard) => {
-                    let last = now.saturating_since(heard);
-                    // A quorum may have answers of some nodes and still not be reachable.
-                    if last < Duration::from_millis(100) {
-                        "could not be asked any more".to_owned()
-                    } else {
-                        format!(
-                            "could not be asked any more, last contact {} ago",
-                            length::measured(last)
-                        )
-                    }
-                }
-                None => "could not be reached".to_owned(),
+            let last = client.heard_at().map(|heard| now.saturating_since(heard));
+            // A quorum may have answers of some nodes and still not be reachable.
+            let contact = match last.filter(|last| *last >= Duration::from_millis(100)) {
+                Some(last) => format!(" (last contact {} ago)", length::measured(last)),
+                None => String::new(),
             };
             let why = format!(
-                "{why} after {waited}, and the store {silence}; whether the lock is held is \
-                 unknown"
+                "{why} after {waited} while the store was away{contact}, so the state of the lock \
+                 is unknown"
             );
             let reason = error.reason().unwrap_or(Reason::WaitOver);
             let error_then = Error::new(error.kind(), why).with_reason(reason);
@@ -245,15 +232,12 @@ impl Limits {
         // A waiter for another library's lock has no position in a queue.
         let in_line = !holder.as_deref().is_some_and(HolderInfo::is_foreign);
         let place = match position.filter(|_| in_line) {
-            Some(position) => format!(" at place {} in line", position.saturating_add(1)),
-            None if contended => {
-                ", while several contended for it, or single nodes still had a lease of it"
-                    .to_owned()
-            }
+            Some(position) => format!(" at position {} in the queue", position.saturating_add(1)),
+            None if contended => ", while no contender had enough nodes".to_owned(),
             None => String::new(),
         };
         let oneself = match client.holds_of(key).next() {
-            Some(_) => ", while this client itself had a lease of it",
+            Some(_) => ", while this client held it itself",
             None => "",
         };
         let why = format!("{why} after {waited}{place}{oneself}");

@@ -276,8 +276,8 @@ impl Hub {
         if before.saturating_add(1) == UNTOLD_MAX && self.is_open() {
             tracing::warn!(
                 target: "leasehold",
-                "leases are granted to waiters without a notification; they poll instead (does the \
-                 server let scripts publish, and does a proxy pass notifications on?)"
+                "no notification came with a lease, so waiters poll; check that scripts may \
+                 publish, and that proxies pass notifications"
             );
         }
         self.lines.doubts.notify_one();

@@ -155,7 +155,7 @@ impl Wire {
                 }
                 Event::Wake(_) => self.ask_by(self.now()),
                 Event::RanOut => {
-                    return Err(self.acquisition.ran_out(&self.seen.get(), "the wait ran out"));
+                    return Err(self.acquisition.ran_out(&self.seen.get(), "timed out"));
                 }
             }
         }

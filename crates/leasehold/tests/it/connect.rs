@@ -49,7 +49,7 @@ async fn a_url_of_a_directory_that_means_nothing_for_sure_is_refused() {
     let path = place.path().display();
     for (url, says) in [
         (format!("embedded:{path}/locks?group=yes"), "\"group=yes\""),
-        (format!("embedded:{path}/locks?"), "knows no setting but log"),
+        (format!("embedded:{path}/locks?"), "unknown setting"),
         ("embedded:locks".to_owned(), "is relative"),
         ("embedded:~/locks".to_owned(), "tilde"),
         ("embedded://localhost/locks".to_owned(), "names a host"),

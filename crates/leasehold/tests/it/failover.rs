@@ -328,7 +328,7 @@ async fn contenders_for_a_lock_that_no_replica_has_are_told_so_and_not_that_othe
     while let Some(error) = patiently("the ends of the waits", waits.join_next()).await {
         let error = error.unwrap();
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
-        assert!(error.to_string().contains("on its replicas"), "{error}");
+        assert!(error.to_string().contains("the grant was not confirmed"), "{error}");
     }
 }
 
@@ -364,7 +364,7 @@ async fn whatever_a_contender_takes_it_is_told_that_its_first_try_was_on_no_repl
         let behind = take(&other, &owners[1], secs(4));
         let error = patiently("its end", began).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{kind}: {error}");
-        assert!(error.to_string().contains("on its replicas"), "{kind}: {error}");
+        assert!(error.to_string().contains("the grant was not confirmed"), "{kind}: {error}");
         patiently("the other's end", behind).await.unwrap().unwrap_err();
     }
 }

@@ -354,7 +354,7 @@ async fn a_store_that_is_down_when_a_wait_runs_out_is_not_called_busy() {
     for outcome in [on_the_wire, behind, barging] {
         let error = outcome.unwrap_err();
         assert_eq!((error.kind(), error.holder()), (ErrorKind::Unavailable, None), "{error}");
-        assert!(error.to_string().contains("whether the lock is held is unknown"), "{error}");
+        assert!(error.to_string().contains("so the state of the lock is unknown"), "{error}");
         assert!(std::error::Error::source(&error).is_some());
     }
 }

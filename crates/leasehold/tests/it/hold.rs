@@ -61,7 +61,11 @@ async fn a_release_tells_late_from_lost() {
     tokio::time::advance(secs(2)).await;
     // From the deadline on, which is 1 % and 2 ms before the end of the ttl.
     let late = Release::Late { by: Some(ms(1_012)) };
-    assert_eq!(late.to_string(), "1.0s late: the lease had run out, but nobody has held it since");
+    assert_eq!(
+        late.to_string(),
+        "1.0s late: the lease had expired, but no other holder has come \
+                                  since"
+    );
     assert_eq!(guard.release_outcome().await.unwrap(), late);
     let guard = mutex.lock().await.unwrap();
     tokio::time::advance(secs(2)).await;

@@ -327,7 +327,7 @@ async fn what_a_layout_lacks_is_unsupported() {
     // The end is not refused with its wish.
     let error = guard.release_with_cooldown(cool(secs(1))).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::Applied));
-    assert!(error.to_string().contains("released, but not closed"), "{error}");
+    assert!(error.to_string().contains("released, but without its cooldown"), "{error}");
     client.mutex("a").try_lock().await.unwrap().unwrap().release().await.unwrap();
     let plain = Plain::connect(server.url(), Layout::Redisson).await.unwrap_err();
     assert_eq!(plain.kind(), ErrorKind::Config);

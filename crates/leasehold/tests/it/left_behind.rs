@@ -214,7 +214,8 @@ fn pass_a_request_on(end: impl FnOnce(Runtime)) {
         end(first);
         timeout(secs(60), asked_as_often_as(3)).await.expect("it asks no more");
         held.release().await.unwrap();
-        let lease = timeout(secs(60), next).await.expect("it was not woken").unwrap().unwrap();
+        let lease =
+            timeout(secs(60), next).await.expect("it was get no notification").unwrap().unwrap();
         lease.release().await.unwrap();
         client.close().await.unwrap();
     });

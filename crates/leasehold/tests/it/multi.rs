@@ -233,7 +233,7 @@ async fn a_wait_that_runs_out_tells_how_long_it_was_in_all() {
     a.release().await.unwrap();
     let error = waiter.await.unwrap();
     assert_eq!(error.key().unwrap().as_str(), "b");
-    assert!(error.to_string().contains("ran out after 3.0s"), "{error}");
+    assert!(error.to_string().contains("timed out after 3.0s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

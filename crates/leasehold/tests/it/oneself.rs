@@ -11,7 +11,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::support::{World, secs};
 
 const WARNING: &str = "took itself";
-const WORDS: &str = "while this client itself had a lease of it";
+const WORDS: &str = "while this client held it itself";
 
 /// Keeps the warnings of this thread.
 #[derive(Clone, Debug, Default)]

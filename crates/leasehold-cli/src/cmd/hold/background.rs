@@ -69,9 +69,7 @@ pub(crate) fn close_files() -> Outcome<()> {
     #[cfg(target_os = "linux")]
     inherited::close_except(&[]);
     #[cfg(not(target_os = "linux"))]
-    for number in inherited::open_files()
-        .map_err(|error| Failure::system("look at the open files", &error))?
-    {
+    for number in inherited::open_files()? {
         // SAFETY: nothing here has opened a file yet that it still uses.
         unsafe { libc::close(number) };
     }
@@ -103,7 +101,7 @@ impl Front {
                 Err(failure)
             }
             Ok(()) if self.socket.write_all(&[PASSED_ON]).is_err() => {
-                Err(Failure::new(Exit::Lost, "the lock is held no longer: its holder has ended"))
+                Err(Failure::new(Exit::Lost, "the lock is free again: its holder has ended"))
             }
             Ok(()) => Ok(Exit::Success),
         }
@@ -124,7 +122,7 @@ impl Front {
             (Some(0), _) | (None, None) => Exit::Internal,
             (Some(code), _) => Exit::Code(byte(code)),
             (None, Some(signal)) => {
-                output::message("the holder was killed before it had the lock");
+                output::message("the holder was killed before it had the lock; start it again");
                 Exit::Signal(byte(signal))
             }
         }
@@ -134,7 +132,7 @@ impl Front {
 pub(super) fn not_read() -> Failure {
     Failure::new(
         Exit::Output,
-        "nobody reads standard output, where it says that the lock is held; it is given back",
+        "standard output is not read, so the lock is released; read it, or send it to a file",
     )
 }
 

@@ -116,7 +116,8 @@ mod by_socket {
 
     /// Has a holder let go, and returns when it has, or with nothing where none hears it.
     pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome<Option<Exit>> {
-        let failed = |error: io::Error| Failure::system("ask the holder to let go", &error);
+        let failed =
+            |error: io::Error| Failure::system("request the release from the holder", &error);
         let address = address(key, fence, place).map_err(failed)?;
         let mut stream = match UnixStream::connect_addr(&address) {
             Ok(stream) => stream,
@@ -144,7 +145,7 @@ mod by_socket {
             Some((code, said)) if code.parse::<u8>().is_ok() => {
                 Err(Failure::new(Exit::Code(code.parse().unwrap_or_default()), said))
             }
-            _ => Err(Failure::new(Exit::Lost, "the holder ended before it said how that went")),
+            _ => Err(Failure::new(Exit::Lost, "the holder ended before it reported the release")),
         }
     }
 }
@@ -182,6 +183,6 @@ mod nowhere {
     }
 
     pub(crate) fn ask(_: &Key, _: u64, _: &str) -> Outcome<Option<Exit>> {
-        Err(Failure::new(Exit::System, "holders can be asked to let go on Linux only"))
+        Err(Failure::new(Exit::System, "this works on Linux only; use `ask`"))
     }
 }

@@ -71,7 +71,7 @@ struct Purpose {
 pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     let kind = Kind::of(&args.kinds, args.keys.len())?;
     kind.judge(args.taking.waiting.wait, false)?;
-    let asking = (args.until_asked, "--until-asked", "way to be asked for");
+    let asking = (args.until_asked, "--until-asked", "release requests");
     arguments::refuse_for(context.settings.layout(), &[asking])?;
     let mut request = Request::new(&args.keys, kind, &args.taking, context)?;
     request.ttl = arguments::within(args.max_hold, request.ttl, None)?;
@@ -79,8 +79,8 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     if output::is_closed() {
         return Err(Failure::new(
             Exit::Output,
-            "standard output is closed, so nobody would learn that the lock is held; leave it open, \
-             or send it to a file",
+            "standard output is closed, which reports that the lock is held; leave it open, or \
+             send it to a file",
         ));
     }
     let purpose = purpose(args, &request)?;
@@ -92,7 +92,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
     let manner = Manner { renew: true, grace, max_hold: args.max_hold };
     let ended = |purpose: &Purpose| {
         request.in_vain(&format!(
-            "{} is not taken: the process {} of --while-pid has ended",
+            "{} is not taken, since process {} of --while-pid has ended",
             request.names(),
             purpose.script.pid().as_raw_nonzero()
         ))
@@ -137,8 +137,8 @@ fn purpose(args: &Hold, request: &Request) -> Outcome<Option<Purpose>> {
     let manners = signal.map(|signal| Manners { signal, grace });
     if pid == 1 && manners.is_some_and(Manners::insist) {
         output::message(
-            "warning: the first process of a container can only be ended by a signal that it catches; \
-             let the script trap it, or use an init (docker run --init)",
+            "warning: process 1 of a container ends only by a signal that it catches; trap the \
+             signal, or use an init (docker run --init)",
         );
     }
     Ok(Some(Purpose { script, manners }))
@@ -198,7 +198,7 @@ impl Holding<'_> {
                 // It was killed, and whoever did that may come for this process next.
                 guarded = self.guarded(held.leases()).unwrap_or_else(|failure| {
                     self.say(&format!(
-                        "warning: nothing ends it if this is killed: {}",
+                        "warning: nothing ends the script if this process is killed: {}",
                         failure.message
                     ));
                     None
@@ -291,9 +291,8 @@ impl Holding<'_> {
             // A shell gives that to what runs in the background of a script.
             if !self.context.quiet {
                 output::message(&format!(
-                    "standard input is /dev/null or closed, and ends at once, so {} is held until a \
-                     signal comes; --while-pid PID (in a script, $$) holds it while that process \
-                     lives",
+                    "standard input is empty, so {} is held until a signal comes; --while-pid $$ \
+                     holds it while the script lives",
                     self.request.names()
                 ));
             }
@@ -341,7 +340,10 @@ impl Holding<'_> {
                 guard.script_knows();
             }
             if !end_script(script, *manners, leases).await && manners.insist() {
-                said.push(format!("process {pid} could not be ended; it runs on without the lock"));
+                said.push(format!(
+                    "process {pid} could not be ended, and runs on without the lock; \
+                                   end it"
+                ));
             }
         }
         let until = self.context.give_up_by(leases);

@@ -30,15 +30,13 @@ impl Script {
     pub(super) fn open(typed: u32, own: Option<Pid>) -> Outcome<Self> {
         let refuse = |why: String| Failure::usage(format!("--while-pid {typed}: {why}"));
         let pid = i32::try_from(typed).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| refuse("that is no number of a process".to_owned()))?;
+        let pid = pid.ok_or_else(|| refuse("that is not a process id".to_owned()))?;
         if Some(pid) == own {
             return Err(refuse(
-                "that is this process, as $BASHPID is where a subshell only runs leasehold; take the \
-                 number before, as in p=$BASHPID"
-                    .to_owned(),
+                "that is this process; in a subshell set p=$BASHPID before, and give $p".to_owned(),
             ));
         }
-        let there_is_none = || refuse("there is no such process".to_owned());
+        let there_is_none = || refuse("no such process".to_owned());
         let script = Self::of(pid).map_err(|error| match error {
             Errno::SRCH => there_is_none(),
             error => refuse(error.to_string()),

@@ -20,6 +20,7 @@ use self::model::{Action, Model};
 use self::screen::Screen;
 use super::force_release::why_not;
 use super::ls::tell_if_empty;
+use crate::arguments;
 use crate::cli::Top;
 use crate::context::Context;
 use crate::describe::tell_unreadable;
@@ -45,10 +46,7 @@ enum News {
 }
 
 pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
-    let prefix = args.prefix.as_deref().unwrap_or_default();
-    let Some(prefix) = prefix.to_str() else {
-        return Err(Failure::usage("the prefix is not UTF-8, so no name has it"));
-    };
+    let prefix = arguments::prefix(args.prefix.as_deref())?;
     let mut model = Model::new(args.sort, Instant::now());
     let client = context.connect_to_look().await?;
     if args.once {
@@ -63,10 +61,10 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
     }
     output::refuse_closed()?;
     if !io::stdout().is_terminal() {
-        return Err(Failure::usage("standard output is no terminal; --once prints a table"));
+        return Err(Failure::usage("standard output is not a terminal; give --once for a table"));
     }
     if std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
-        let why = "a dumb terminal (TERM) has no screen to draw on; --once prints a table";
+        let why = "a dumb terminal (TERM) has no screen; give --once for a table";
         return Err(Failure::usage(why));
     }
     let client = match client {
@@ -75,7 +73,7 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
         None => {
             return Err(Failure::new(
                 Exit::Store,
-                format!("there is no store yet at {}", context.settings.place()),
+                format!("no store is at {} yet", context.settings.place()),
             ));
         }
     };
@@ -158,12 +156,12 @@ async fn watch(
                             .map_err(|error| Failure::system("use the terminal", &error))?;
                     }
                     Action::Release(key, fence) => {
-                        model.told(format!("taking \"{key}\" away"));
+                        model.told(format!("force-releasing \"{key}\""));
                         let (client, news_to) = (client.clone(), news_to.clone());
                         tokio::spawn(async move {
                             let text = match client.force_release(&key, fence).await {
                                 Ok(done) => News::Released(match why_not(&done) {
-                                    None => format!("took \"{key}\" (fence {fence}) away"),
+                                    None => format!("force-released \"{key}\" (fence {fence})"),
                                     Some(why) => format!("\"{key}\": {why}"),
                                 }),
                                 Err(error) => News::Failed(chain(&error)),

@@ -322,7 +322,7 @@ impl Model {
     fn begin_release(&mut self) {
         match self.selected() {
             Some(seen) if !seen.info.holders.is_empty() => self.mode = Mode::Release(String::new()),
-            Some(_) => self.told("nobody holds it".to_owned()),
+            Some(_) => self.told("it has no holder".to_owned()),
             None => {}
         }
     }
@@ -351,7 +351,7 @@ impl Model {
         match meant[..] {
             [fence] if digits.len() >= DIGITS_MIN => Action::Release(seen.info.key.clone(), fence),
             [] => {
-                self.told("no holder's fence ends so; nothing was done".to_owned());
+                self.told("no holder's fence ends in that; nothing was done".to_owned());
                 Action::None
             }
             _ => {
@@ -465,6 +465,6 @@ pub(super) mod tests {
         model.looked(vec![(Key::new("a").unwrap(), None)], Instant::now());
         assert_eq!(names(&model), ["a", "b"]);
         press(&mut model, "x");
-        assert_eq!(model.message.as_deref(), Some("nobody holds it"));
+        assert_eq!(model.message.as_deref(), Some("it has no holder"));
     }
 }

@@ -70,7 +70,7 @@ fn headline(model: &Model, place: &str, now: Instant) -> String {
 fn footline(model: &Model, width: u16) -> String {
     if let Mode::Release(digits) = &model.mode {
         return format!(
-            "take it away from the holder whose fence ends in (4 digits or more): {digits}_"
+            "force-release the holder whose fence ends in (4 digits or more): {digits}_"
         );
     }
     if let Mode::Filter = model.mode {

@@ -20,8 +20,9 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::force_release::{NOBODY, why_not};
+use super::force_release::{NO_HOLDER, why_not};
 use super::{log, ls};
+use crate::arguments;
 use crate::cli::Ui;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -71,10 +72,7 @@ struct Site {
 }
 
 pub(crate) async fn ui(args: &Ui, context: &Context) -> Outcome {
-    let prefix = args.prefix.as_deref().unwrap_or_default();
-    let Some(prefix) = prefix.to_str() else {
-        return Err(Failure::usage("the prefix is not UTF-8, so no name has it"));
-    };
+    let prefix = arguments::prefix(args.prefix.as_deref())?;
     let mut signals = context.catch_signals()?;
     let listener = Listener::bind(args.listen, CONNECTIONS_MAX).await?;
     let token = args.allow_release.then(random).transpose()?;
@@ -194,15 +192,15 @@ async fn take_away(context: &Context, client: Option<Client>, order: Order) -> O
         Ok(Some(client)) => match client.force_release(&key, fence).await {
             Ok(done) => match why_not(&done) {
                 None => {
-                    let told = format!("took \"{key}\" (fence {fence}) away");
-                    output::message(&format!("{told}, as the page asked"));
+                    let told = format!("force-released \"{key}\" (fence {fence})");
+                    output::message(&format!("{told}, as the page requested"));
                     (StatusCode::OK, told)
                 }
                 Some(why) => (StatusCode::CONFLICT, format!("\"{key}\": {why}")),
             },
             Err(error) => (StatusCode::BAD_GATEWAY, chain(&error)),
         },
-        Ok(None) => (StatusCode::CONFLICT, format!("\"{key}\": {NOBODY}")),
+        Ok(None) => (StatusCode::CONFLICT, format!("\"{key}\": {NO_HOLDER}")),
         Err(failure) => (StatusCode::BAD_GATEWAY, failure.message.clone()),
     };
     // Somebody who has gone needs no answer.
@@ -298,10 +296,7 @@ fn page() -> Page {
 async fn past(query: &str, site: &Site) -> Page {
     let key = query.strip_prefix("key=").and_then(decoded).and_then(|key| Key::new(key).ok());
     let Some(key) = key else {
-        return text(
-            StatusCode::BAD_REQUEST,
-            "say of which lock, as in /log?key=NAME\n".to_owned(),
-        );
+        return text(StatusCode::BAD_REQUEST, "no lock is named; write /log?key=NAME\n".to_owned());
     };
     let client = site.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let entries = match client {
@@ -330,7 +325,10 @@ fn decoded(text: &str) -> Option<String> {
 
 fn events(site: &Site) -> Page {
     let Ok(place) = Arc::clone(&site.lookers).try_acquire_owned() else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "too many look already\n".to_owned());
+        return text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many pages are open; close one\n".to_owned(),
+        );
     };
     let (feed, body) = Channel::new(1);
     let pictures = site.pictures.clone();
@@ -357,14 +355,14 @@ async fn release(request: Request<Incoming>, site: &Site) -> (StatusCode, String
     let body = Limited::new(request.into_body(), ORDER_MAX).collect();
     let body = match tokio::time::timeout(REQUEST_WITHIN, body).await {
         Ok(Ok(body)) => body.to_bytes(),
-        _ => return (StatusCode::BAD_REQUEST, "the order did not come, or is too long".to_owned()),
+        _ => return (StatusCode::BAD_REQUEST, "the request is incomplete, or too long".to_owned()),
     };
     let Some((key, fence)) = order(&body) else {
-        return (StatusCode::BAD_REQUEST, "the order names no lock, or no fence".to_owned());
+        return (StatusCode::BAD_REQUEST, "the request names no lock, or no fence".to_owned());
     };
     let (answer, answered) = oneshot::channel();
     site.orders.send(Order { key, fence, answer }).await.ok();
-    let gone = || (StatusCode::SERVICE_UNAVAILABLE, "this is about to end".to_owned());
+    let gone = || (StatusCode::SERVICE_UNAVAILABLE, "this server is about to end".to_owned());
     answered.await.unwrap_or_else(|_| gone())
 }
 

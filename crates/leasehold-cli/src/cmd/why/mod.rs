@@ -76,8 +76,7 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
             }))?;
         } else {
             let at = context.settings.place_looked_at();
-            let mut lines =
-                vec![format!("\"{key}\" is free at {at}: nobody holds it or waits for it there")];
+            let mut lines = vec![format!("\"{key}\" is free at {at}, without holders and waiters")];
             lines.extend(of_store(&store));
             output::data(&secret::redact(&(lines.join("\n") + "\n")))?;
         }
@@ -124,10 +123,10 @@ fn of_store(store: &Fitness) -> Vec<String> {
         Ok(findings) => findings,
         Err(why) => {
             let why = escape::terminal(why);
-            return vec![format!("whether the store is fit to grant it is not known: {why}")];
+            return vec![format!("the store could not be examined: {why}")];
         }
     };
-    let mut lines = vec!["what of its store may keep it from being granted, or held:".to_owned()];
+    let mut lines = vec!["problems of its store that may prevent a grant, or lose it:".to_owned()];
     for finding in findings {
         let of = finding.store.as_ref().map_or_else(String::new, |store| format!(" ({store})"));
         let line = format!("{}{of}: {}; {}", finding.topic, finding.found, finding.means);
@@ -156,7 +155,7 @@ async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
             let its = |entry: &&LogEntry| entry.fence == holder.fence && entry.event != "forced";
             let process =
                 entries.iter().rfind(its).and_then(|entry| Process::named(entry.process.as_str()));
-            *known = process.map(|process| Known { process, by: "entry in the log" });
+            *known = process.map(|process| Known { process, by: "log entry" });
         }
     }
     known
@@ -176,17 +175,18 @@ fn text(findings: &Findings) -> String {
     if let Some(left) = info.closed_for {
         lines.extend(of_closing(info, left, last_run.as_ref()));
     } else if info.holders.is_empty() {
-        lines.push(format!("\"{}\" is free, and goes to the first in line next", info.key));
+        lines.push(format!("\"{}\" is free, and goes to the first in the queue", info.key));
     }
     if !info.clock_set_back.is_zero() {
         lines.push(format!(
-            "its store's clock was set back by {}; what was granted before counts from the first request after that",
+            "the store's clock was set back by {}; leases from before count from the first request \
+             after that",
             duration::show(info.clock_set_back)
         ));
     }
     lines.extend(of_store(store));
     if !info.waiters.is_empty() {
-        lines.push(format!("{} in line:", info.waiting()));
+        lines.push(format!("{} in the queue:", info.waiting()));
     }
     for (place, waiter) in (1_usize..).zip(info.waiters.iter().take(SHOWN_MAX)) {
         let says = match notes(&waiter.metadata) {
@@ -209,7 +209,7 @@ fn text(findings: &Findings) -> String {
         Ok(chains) => lines.extend(chains.iter().flat_map(of_chain)),
         Err(why) => {
             let why = escape::terminal(why);
-            lines.push(format!("what the holders wait for themselves is not known: {why}"));
+            lines.push(format!("whether the holders wait themselves is unknown: {why}"));
         }
     }
     lines.extend(advice(info, processes));
@@ -232,23 +232,22 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, known: Option<&Known>) -> Vec
     )];
     match notes(&holder.metadata) {
         none if none.is_empty() => {}
-        notes => lines.push(format!("  it says: {notes}")),
+        notes => lines.push(format!("  notes: {notes}")),
     }
     if let Some(Known { process, by }) = known {
-        lines.push(format!("  by its {by} it is {process}"));
+        lines.push(format!("  by its {by}: {process}"));
     }
     lines.push(format!(
-        "  its lease ends in {} unless it is renewed, as a holder that lives does",
+        "  its lease expires in {} unless renewed, as a live holder does",
         duration::show(holder.remaining)
     ));
     // A holder tells itself alone that it gets on, and a renewal says that its process lives.
     lines.push(format!(
-        "  how long its work has made no progress the store is not told: for at most the {} that it \
-         has held the lock",
+        "  the store does not know whether its work makes progress; it has held the lock for {}",
         duration::show(holder.held_for)
     ));
     if let Some(by) = &holder.asked_by {
-        lines.push(format!("  {by} has asked it to let go"));
+        lines.push(format!("  {by} has requested its release"));
     }
     lines
 }
@@ -256,7 +255,8 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, known: Option<&Known>) -> Vec
 fn of_closing(info: &LockInfo, left: Duration, last_run: Option<&LastRun>) -> Vec<String> {
     let left = duration::show(left);
     let mut lines = vec![format!(
-        "\"{}\" is closed for another {left}: a cool-down, or a period of --once-per. It opens by itself",
+        "\"{}\" is cooling down for another {left} (--cooldown or --once-per), and is free after \
+         that",
         info.key
     )];
     if let Some(last_run) = last_run {
@@ -264,10 +264,10 @@ fn of_closing(info: &LockInfo, left: Duration, last_run: Option<&LastRun>) -> Ve
     } else if info.holders.is_empty() {
         lines.push(match granted_at(info.last_fence) {
             Some(at) => format!(
-                "  it was taken last at about {at} by the store's clock; by whom and how it ended, a \
-                 store with a log would tell (see leasehold log --help)"
+                "  it was taken last at about {at} by the store's clock; a store with a log knows \
+                 the holder (see `leasehold log --help`)"
             ),
-            None => "  the store does not know who had it".to_owned(),
+            None => "  the store does not know its last holder".to_owned(),
         });
     }
     lines
@@ -284,9 +284,9 @@ fn of_chain(chain: &Chain) -> Vec<String> {
     let mut lines: Vec<String> = chain.steps().collect();
     if let Chain::Circle(steps) = chain {
         lines.push(match &steps[..] {
-            [_] => "it waits for itself, until it gives up or is ended".to_owned(),
-            _ => "they wait for each other in a circle: unless these are tasks that go on by \
-                  themselves, it lasts until one of them gives up or is ended"
+            [_] => "deadlock: it waits for itself until it times out or is ended".to_owned(),
+            _ => "deadlock: they wait for each other until one of them times out, releases or is \
+                  ended"
                 .to_owned(),
         });
     }
@@ -299,21 +299,20 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
     let ask = typed::command_on("ask", &info.key);
     let force = typed::command_on(&format!("force-release --fence {}", holder.fence), &info.key);
     let shells = typed::shells_for(&ask);
-    let mut lines = vec![format!("to end that, {shells}the gentlest first:")];
+    let mut lines = vec![format!("to end that, {shells}in this order:")];
     // Of more holders than are told of, it is not known.
     let has_ended = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.process.has_ended());
     if processes.len() == info.holders.len() && processes.iter().all(has_ended) {
         if processes.iter().flatten().any(|known| known.process.may_be_in_a_container()) {
             lines.push(format!(
-                "  {ask}    # if its process is in a container; else nothing hears it"
+                "  {ask}    # if its process is in a container; else nothing happens"
             ));
         }
         lines.push(format!(
-            "  wait: its lease ends {}, if it is none that `leasehold acquire` took and that is renewed",
+            "  wait: its lease expires {}, unless `leasehold renew` renews it",
             end(holder)
         ));
-        lines
-            .push(format!("  {force}    # at once; what `leasehold acquire` took it for works on"));
+        lines.push(format!("  {force}    # at once; work under `leasehold acquire` goes on"));
         return lines;
     }
     let found = processes.iter().flatten().filter(|known| known.process.lives());
@@ -322,13 +321,13 @@ fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
         [] => "  end the process that holds it".to_owned(),
         all => {
             let numbers: Vec<String> = all.iter().map(ToString::to_string).collect();
-            format!("  kill {}    # ends what holds it here", numbers.join(" "))
+            format!("  kill {}    # ends the holder on this host", numbers.join(" "))
         }
     };
     lines.extend([
-        format!("  {ask}    # asks the holders to let go; nobody is forced"),
+        format!("  {ask}    # requests the release; the holder decides"),
         end,
-        format!("  {force}    # it works on for a while"),
+        format!("  {force}    # works on until its next renewal"),
     ]);
     lines
 }

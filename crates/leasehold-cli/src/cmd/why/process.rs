@@ -112,7 +112,7 @@ impl fmt::Display for Process {
         write!(f, "process {id} of host {host}")?;
         match &self.state {
             None => Ok(()),
-            Some(state) => write!(f, ", which is this one: {state}"),
+            Some(state) => write!(f, " (this host): {state}"),
         }
     }
 }
@@ -120,10 +120,10 @@ impl fmt::Display for Process {
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent => f.write_str("it has ended, or is in a container"),
-            Self::Dead => f.write_str("it has ended"),
-            Self::Stopped(command) => write!(f, "stopped, {}", escape::terminal(command)),
-            Self::Runs(command) => write!(f, "it runs, {}", escape::terminal(command)),
+            Self::Absent => f.write_str("ended, or in a container"),
+            Self::Dead => f.write_str("ended"),
+            Self::Stopped(command) => write!(f, "stopped {}", escape::terminal(command)),
+            Self::Runs(command) => write!(f, "running {}", escape::terminal(command)),
         }
     }
 }
