@@ -50,8 +50,8 @@ pub(crate) fn within(
     }
 }
 
-/// Refuses options that mean nothing to locks of another library's: each with whether it was given,
-/// and with what such locks do not have.
+/// Refuses options that locks of another library lack. Each has whether it was given, and the name
+/// of the missing feature.
 pub(crate) fn refuse_for(layout: Option<&Layout>, options: &[(bool, &str, &str)]) -> Outcome<()> {
     let Some(layout) = layout else { return Ok(()) };
     match options.iter().find(|(given, ..)| *given) {

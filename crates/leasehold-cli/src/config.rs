@@ -158,8 +158,8 @@ impl Config {
     }
 }
 
-/// Whether a user's directory is in one that is closed to this user and belongs to another, as the
-/// home of root does that `su` and services may leave in the environment: no settings of ours.
+/// Whether a user's directory belongs to another user, who closed it to this one. `su` and services
+/// may leave the home of root in the environment. It has no settings for this user.
 fn is_strangers(directory: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let closed =

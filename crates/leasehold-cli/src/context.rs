@@ -16,8 +16,8 @@ use crate::outage::Outage;
 use crate::settings::Settings;
 use crate::signals::Signals;
 
-/// How long a command tries at its end to leave nothing behind. A request that was not answered may be carried out for
-/// two seconds, and is given up once more after that.
+/// How long a command tries at its end to leave nothing behind. An unanswered request may be
+/// carried out for 2 s, and is abandoned again after that.
 const TIDY_WITHIN: Duration = Duration::from_secs(3);
 /// And at least, for a store that answers again just then.
 pub(crate) const TIDY_LEAST: Duration = Duration::from_millis(100);
@@ -53,14 +53,14 @@ impl Context {
         Self { settings, inherited, files, quiet, connections: Mutex::new(connections) }
     }
 
-    /// Catches the signals that ask to end, so that nothing is left behind.
+    /// Catches the signals that end a process, so that it cleans up first.
     pub(crate) fn catch_signals(&self) -> Outcome<Signals> {
         Signals::catch_fatal(self.inherited)
             .map_err(|error| Failure::system("catch signals", &error))
     }
 
-    /// Connects to ask something, or says `None` of a store that has not been made yet, which a
-    /// question does not make.
+    /// Connects for a read-only command. `None` if the store does not exist yet, since such a
+    /// command does not make it.
     pub(crate) async fn connect_to_look(&self) -> Outcome<Option<Client>> {
         self.connect_if_made(None, false).await
     }
@@ -117,8 +117,8 @@ impl Context {
         Ok(client)
     }
 
-    /// When a question with this limit, which began then, is to be answered if the store does not
-    /// answer: one time for connecting, asking, and giving up what was asked for.
+    /// The end of a request with this limit, which began then, if the store does not answer: one
+    /// time for connecting, the request, and its cleanup.
     pub(crate) fn answer_by(&self, limit: Option<Duration>, begun: Instant) -> Option<Instant> {
         let patience = match limit? {
             // Not to wait for the lock is not to have no time to ask for it.
@@ -140,8 +140,9 @@ impl Context {
         self.connections().answer_by = moment;
     }
 
-    /// Until when leases are given up of which one is lost. After their deadline nobody waits for that; but a
-    /// store that has not failed, as where this process stood still, tells whether somebody else had the lock.
+    /// Until when leases are released, if one of them is lost. After their deadline only a store
+    /// that has not failed is waited for, as after a stop of this process: it knows whether another
+    /// holder had the lock.
     pub(crate) fn give_up_by(&self, leases: &Leases) -> Instant {
         let failed = leases.iter().any(|lease| lease.loss().is_some_and(|it| it.error().is_some()));
         let least = if failed { TIDY_LEAST } else { TIDY_WITHIN };
@@ -150,7 +151,7 @@ impl Context {
         moment
     }
 
-    /// Until when what the client does in the background is waited for.
+    /// The end of the wait for the client's background work.
     pub(crate) fn tidy_by(&self) -> Instant {
         let by = Instant::now() + TIDY_WITHIN;
         self.connections().answer_by.map_or(by, |moment| moment.min(by))
@@ -167,7 +168,7 @@ impl Context {
         connections.tidy_within = connections.tidy_within.min(limit);
     }
 
-    /// Gives up what is left behind: places in line, leases that could not be released.
+    /// Abandons the rest: positions in queues, leases that could not be released.
     pub(crate) async fn close(&self) {
         let (clients, within) = {
             let mut connections = self.connections();
@@ -177,7 +178,7 @@ impl Context {
             (std::mem::take(&mut connections.clients), connections.tidy_within.min(left))
         };
         for client in clients {
-            // What can't be given up in time ends with its ttl.
+            // What can't be released in time expires with its ttl.
             drop(tokio::time::timeout(within, client.close()).await);
         }
     }

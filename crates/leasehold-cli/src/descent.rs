@@ -1,14 +1,14 @@
 //! Finds everything that descends from a process, and signals it.
 //!
-//! A process whose parent ends becomes a child of the nearest ancestor that takes orphans in, so what
-//! descends from such an ancestor can't leave it, by whatever group, session or user it changes to.
+//! A process whose parent ends becomes a child of the nearest ancestor that is a subreaper. So a
+//! process can't leave the descent of a subreaper by another group, session or user.
 //!
 //! Everything here is async-signal-safe: the watchdog uses it after a fork.
 
 #[cfg(not(target_os = "linux"))]
 use rustix::process::Pid;
 
-/// What became of a signal.
+/// The outcome of a signal.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Sent {
     /// How many processes there are that can still do something.
@@ -72,8 +72,8 @@ impl Followed {
     }
 }
 
-/// The process of this number and what it descends from, the nearest first; none where that is not shown. Not
-/// async-signal-safe.
+/// The process of this number and its ancestors, the nearest first; empty if the system does not
+/// show them. Not async-signal-safe.
 #[cfg(not(target_os = "linux"))]
 pub(crate) const fn line_of(_: Pid) -> Vec<Process> {
     Vec::new()
@@ -109,7 +109,7 @@ mod linux {
 
     use crate::descent::{Followed, Process, Sent};
 
-    /// How many processes are looked at with the memory that is asked for at first.
+    /// The number of processes that fit the first allocation.
     const ROOM: usize = 1 << 12;
     /// The most numbers that Linux gives to processes.
     const ROOM_MAX: usize = 1 << 22;
@@ -220,7 +220,8 @@ mod linux {
             })
         }
 
-        /// Sends it a signal, and nobody who has its number by now. That it has ended is no error.
+        /// Sends it a signal, unless another process has its number by now. That it has ended is no
+        /// error.
         pub(crate) fn send(&self, signal: libc::c_int) -> io::Result<()> {
             let sent = match self.handle() {
                 Some(handle) if self.is_the_one_of_its_number() => {

@@ -62,7 +62,7 @@ fn is_endless(holder: &HolderInfo) -> bool {
     holder.remaining > Ttl::MAX.duration()
 }
 
-/// Who holds it, as far as that is known.
+/// The owner, or another program if the owner is unknown.
 pub(crate) fn owner(holder: &HolderInfo) -> String {
     match holder.owner.as_str() {
         "" if holder.is_foreign() => "another program".to_owned(),
@@ -117,8 +117,8 @@ pub(crate) fn tell_of_wait(info: &LockInfo, more: &str) {
     output::message(&format!("waiting: \"{}\" is {}{more}", info.key, state(info)));
 }
 
-/// Says that what is waited for was granted, and is not proven yet: its answer came too late, or replicas,
-/// or a server that has not run for long, have yet to confirm it.
+/// Prints that the lock was granted, and is not confirmed yet: the answer came too late, replicas
+/// have yet to confirm it, or the server is warming up.
 pub(crate) fn tell_of_grant(info: &LockInfo) {
     let since = info
         .holders
@@ -130,8 +130,7 @@ pub(crate) fn tell_of_grant(info: &LockInfo) {
     ));
 }
 
-/// What somebody says of a lock, on a line; each note was given on one of its own. The command's own notes
-/// are none.
+/// The notes of a lock, on one line; each was given on its own. The command's own notes are none.
 pub(crate) fn notes(metadata: &Metadata) -> String {
     let lines = outer::said(metadata).map(|line| escape::name(line).to_string());
     lines.collect::<Vec<_>>().join(", ")
@@ -146,7 +145,7 @@ pub(crate) fn mode(mode: Mode) -> String {
     }
 }
 
-/// How somebody holds, as one word: `exclusive`, `shared`, `2/5`; `exclusive*3` when thrice.
+/// The mode of a holder, as one word: `exclusive`, `shared`, `2/5`; `exclusive*3` when thrice.
 pub(crate) fn short_mode(holder: &HolderInfo) -> String {
     let mode = match holder.mode {
         Mode::Permits { count, limit } => format!("{count}/{limit}"),
@@ -185,7 +184,7 @@ pub(crate) fn said_json(metadata: &Metadata) -> Value {
     outer::said(metadata).collect::<Vec<_>>().join("\n").into()
 }
 
-/// Says of each lock that can't be read why, and how to exit once the others are told.
+/// Prints why locks can't be read. Returns how to exit after the others are printed.
 pub(crate) fn tell_unreadable(unreadable: &[Error]) -> Exit {
     for error in unreadable {
         output::message(&chain(error));

@@ -60,7 +60,7 @@ pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `250ms`, `7s`, `3m 5s`: nobody needs the nanoseconds.
+/// `250ms`, `7s`, `3m 5s`: without nanoseconds.
 pub(crate) fn show(time: Duration) -> String {
     match time.as_secs() {
         0 => length::typed(Duration::from_millis(u64::from(time.subsec_millis()))).to_string(),

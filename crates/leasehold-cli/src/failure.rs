@@ -34,7 +34,7 @@ impl Failure {
         Self::new(Exit::Config, message.to_string())
     }
 
-    /// The operating system refuses what this program can't do without.
+    /// The operating system refuses a request that this program needs.
     pub(crate) fn system(attempt: &str, error: &std::io::Error) -> Self {
         let what_to_do = match error.raw_os_error() {
             Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
@@ -84,7 +84,7 @@ pub(crate) fn is_of_argument(error: &Error) -> bool {
     error.kind() == ErrorKind::Config && error.reason().is_none()
 }
 
-/// What to do here, where the library can't know how its user says things.
+/// The remedy in the command's words.
 pub(crate) fn advice(error: &Error) -> Option<String> {
     Some(match error.reason()? {
         Reason::MissingRight => {

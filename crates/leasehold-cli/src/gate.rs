@@ -1,10 +1,10 @@
 //! Refuses requests that another site's page makes a browser send.
 //!
-//! Three ways in are shut. A page of another site may send requests here (cross-site requests): what
-//! changes anything needs a token that it can't know, and an `Origin` that a browser sets and no page can.
-//! It may have its own name point here (DNS rebinding), and then is of this site as far as the browser
-//! knows: so `Host` has to be an address, `localhost`, or a name that was given. It may show this page
-//! in a frame and have it clicked: the page forbids that.
+//! Three ways in are shut. A page of another site may send requests here (cross-site requests). So
+//! changes need a secret token, and an `Origin` that a browser sets and no page can. It may have
+//! its own name point here (DNS rebinding), and the browser takes it for this site. So `Host` must
+//! be an address, `localhost`, or a given name. It may show this page in a frame and have it
+//! clicked: the page forbids that.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) const PAGE: &str = "/";
 pub(crate) struct Gate {
     /// Names by which this is reached, besides its addresses.
     pub(crate) hosts: Vec<String>,
-    /// What those have to show that change anything; nobody may without one.
+    /// The token that changes need; without it all are refused.
     pub(crate) token: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl Gate {
     }
 }
 
-/// The one header of this name; several are nothing that a browser sends.
+/// The only header of this name; browsers do not send several.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let (value, more) = (values.next(), values.next());

@@ -1,9 +1,9 @@
 //! Finds circles of holders that wait for each other's locks.
 //!
-//! A waiter belongs to a holder for whose process it waits itself, or which its notes name as around it, or which
-//! a look at the processes of this machine finds there; and to one of the same owner, as far as that is known:
-//! tasks of one process share a name, and so do processes to which somebody gave the same one, so a circle by
-//! names is one that may be.
+//! A waiter belongs to a holder if it waits for the process of that holder, or below it. Its notes
+//! name the processes around it, and so do the processes of this machine. It also belongs to a
+//! holder of the same owner. Tasks of one process share a name, and processes may share one too, so
+//! a circle by names may be none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::outer::{Name, Note, process_of};
 /// A longer chain is cut.
 const STEPS_MAX: usize = 10;
 
-/// A waiter, what it waits for, and somebody who holds that.
+/// A waiter, the lock that it waits for, and a holder of that.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Step {
     pub(crate) waiter: OwnerName,
@@ -27,7 +27,7 @@ pub(crate) struct Step {
 /// Waiters of whom each waits for the next.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Chain {
-    /// The last waits for somebody who waits for nothing.
+    /// The last holder does not wait.
     Open(Vec<Step>),
     /// The last waits for the longest.
     Circle(Vec<Step>),
@@ -54,7 +54,7 @@ struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Whether they are one, as far as that is known.
+    /// Whether they are one.
     fn is(&self, other: &Self) -> bool {
         let is_lease = self.key == other.key && self.info.fence == other.info.fence;
         let is_process = self.process().is_some_and(|process| other.process() == Some(process));
@@ -119,7 +119,7 @@ pub(crate) fn chains(
     chains
 }
 
-/// Follows the edges from a holder, depth first, to a circle or, without one, as far as they lead.
+/// Follows the edges from a holder, depth first, to a circle or to their end.
 fn walk<'a>(from: Holder<'a>, edges: &Edges<'a>, seen: &mut BTreeSet<By<'a>>) -> Option<Chain> {
     let mut longest: Vec<Step> = Vec::new();
     let mut path: Vec<Step> = Vec::new();
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Of another machine's processes nothing is known.
+    /// Processes of another machine are unknown.
     fn nobody(_: Name) -> Vec<Name> {
         Vec::new()
     }

@@ -19,14 +19,14 @@ use crate::failure::{Failure, Outcome};
 
 /// How long a connection may take to say what it wants.
 pub(crate) const REQUEST_WITHIN: Duration = Duration::from_secs(5);
-/// After a connection that could not be accepted, say for want of files.
+/// The pause after a failed accept, as without free descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Connections that are open at all, for each that is answered.
 const OPEN: usize = 8;
 
-/// Where connections come in. So many are answered at a time; others wait. Of those that have not said
-/// what they want as many are kept; the one that has said nothing for longest makes room for the next.
+/// Where connections come in. This number is answered at a time; others wait. The same number of
+/// silent connections is kept; the longest silent one makes room for the next.
 #[derive(Debug)]
 pub(crate) struct Listener {
     listener: TcpListener,
@@ -91,7 +91,7 @@ impl Listener {
         Ok(Self { listener, bounds: Arc::new(bounds), address })
     }
 
-    /// With the port that was free if none was asked for.
+    /// With the port that was free for port 0.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }

@@ -137,9 +137,8 @@ fn list_open() -> io::Result<Vec<RawFd>> {
     Ok(numbers)
 }
 
-/// Marks every descriptor above 2 close-on-exec, except these, so that a command inherits none
-/// that it was not meant to have: neither what this process was given, nor what a library has
-/// opened without care.
+/// Marks every descriptor above 2 close-on-exec, except these. So a command inherits only intended
+/// descriptors, also if a library opened one without that mark.
 pub(crate) fn close_on_exec_except(kept: &[RawFd]) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     if kept.is_empty() {
@@ -163,8 +162,8 @@ pub(crate) fn close_on_exec_except(kept: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor above 2 except these, in ascending order, which its program would do next:
-/// with the memory that it borrows this process has no say in what libraries do in a fork's child.
+/// Closes every descriptor above 2 except these, in ascending order, as its program would next. The
+/// new process uses borrowed memory, so the fork handlers of libraries do not run.
 /// Async-signal-safe.
 #[cfg(target_os = "linux")]
 pub(crate) fn close_except(kept: &[RawFd]) {

@@ -6,14 +6,14 @@ use crate::arguments;
 use crate::cli::Kinds;
 use crate::failure::{Failure, Outcome};
 
-/// What is to be taken.
+/// The kind and amount to take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// One lock or several, alone.
     Exclusive,
     /// One lock, together with others.
     Shared,
-    /// So many permits of a semaphore.
+    /// A number of permits of a semaphore.
     Permits {
         count: u32,
         limit: u32,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Judges what was typed for so many names.
+    /// Judges the options for this number of names.
     pub(crate) fn of(typed: &Kinds, names: usize) -> Outcome<Self> {
         let Kinds { shared, exclusive, limit, stored_limit, permits, once_per } = typed;
         let refuse = |why: &str| Err(Failure::usage(why));

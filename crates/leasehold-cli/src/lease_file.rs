@@ -77,12 +77,12 @@ pub(crate) struct Taken {
     pub(crate) leases: Vec<DetachedLease>,
     /// When their file was written, which is right after they were taken or renewed.
     written: Option<SystemTime>,
-    /// The store that they were taken in, where that is told.
+    /// The store that they were taken in, if the file has it.
     place: Option<String>,
 }
 
 impl Taken {
-    /// The store that they were taken in; this one, where that is not told.
+    /// The store that they were taken in; this one, if the file has none.
     pub(crate) fn place_or(&self, place: &str) -> String {
         self.place.clone().unwrap_or_else(|| place.to_owned())
     }
@@ -93,12 +93,12 @@ impl Taken {
         age.checked_sub(lease.ttl().duration()).filter(|over_for| !over_for.is_zero())
     }
 
-    /// The store that they were taken in, where that is told and is not this one.
+    /// The store that they were taken in, if the file has it and it is another one.
     pub(crate) fn place_but(&self, place: &str) -> Option<&str> {
         self.place.as_deref().filter(|taken_at| *taken_at != escape::terminal(place).to_string())
     }
 
-    /// What to add where this store does not know one of them, and another one may.
+    /// The message if this store does not know a lease, and another may.
     pub(crate) fn elsewhere(&self, place: &str) -> Option<String> {
         self.place_but(place).map(|taken_at| {
             format!(
@@ -182,8 +182,8 @@ pub(crate) fn has_no_store(operation: &str, place: &str) -> Failure {
     )
 }
 
-/// A file that leases are to be written to. It may have some of before: those of a process that has died are
-/// in nobody's way, and those that may be held are never written over.
+/// A file for new leases. It may have earlier leases. Leases of a dead process are replaced, and
+/// leases that may be held are never overwritten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseFile<'a> {
     pub(crate) path: &'a Path,
@@ -233,7 +233,7 @@ impl<'a> LeaseFile<'a> {
         Ok(Some(Taken { leases, written: None, place }))
     }
 
-    /// Writes leases to it, unless `judge` refuses for those of before.
+    /// Writes leases to it, unless `judge` refuses because of the earlier leases.
     pub(crate) async fn write(
         &self,
         text: &str,
@@ -283,9 +283,9 @@ impl Taken {
     }
 }
 
-/// Opens a file that nobody else writes or removes until it is closed, if all go by this.
+/// Opens and locks a file: all writers of lease files wait for that lock.
 fn locked(path: &Path) -> io::Result<File> {
-    // Each time another one has replaced or removed it meanwhile, so somebody gets on.
+    // In each round another process has replaced or removed it, so one of them makes progress.
     loop {
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;

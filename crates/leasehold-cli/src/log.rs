@@ -19,8 +19,8 @@ use crate::settings::given;
 /// Filters as `tracing-subscriber` knows them, for what `-v` can't express.
 const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
-/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set. What the library calls a fence is told as
-/// these numbers are elsewhere.
+/// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set. Fences of the library are
+/// printed as these numbers.
 pub(crate) fn start(verbose: u8, numbers: Numbers) -> Outcome<()> {
     let level = match verbose {
         0 => None,
@@ -82,7 +82,7 @@ impl<'writer> FormatFields<'writer> for Fields {
     }
 }
 
-/// Writes all fields, and the fence as it is told elsewhere, if it is.
+/// Writes all fields, and the fence in the form of other messages.
 #[derive(Debug)]
 struct Picked<'a> {
     numbers: Numbers,

@@ -185,7 +185,7 @@ fn remember_secrets_in_arguments() {
     }
 }
 
-/// Prints help where it was asked for, and what is wrong where something is.
+/// Prints help on request, and otherwise the error.
 fn refuse(mut error: clap::Error) -> Outcome {
     use clap::error::ErrorKind;
     cli::hints::correct(&mut error);

@@ -18,7 +18,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Tells how the last try failed, unless that was told a short while ago.
+    /// Prints the error of the last try, unless it was printed a short while ago.
     pub(crate) fn tell(&mut self, error: &Error) {
         let now = Instant::now();
         if self.quiet_until.is_none_or(|until| now >= until) {
@@ -28,7 +28,7 @@ impl Outage {
     }
 }
 
-/// A listing of this store that has not been answered for so long.
+/// A listing of this store without an answer for this time.
 pub(crate) fn late(store: &str, length: Duration) -> Error {
     let why = format!("no answer within {}", duration::show(length));
     let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::NoAnswer);

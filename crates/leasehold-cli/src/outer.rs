@@ -25,8 +25,7 @@ pub(crate) const OUTER_VARIABLE: &str = "LEASEHOLD_OUTER";
 /// Begins the note of the process that a lock is held, or waited for, for. No note that was typed is like it:
 /// such have a `=`.
 const PROCESS: &str = "process ";
-/// Begins the note by which a waiter says under which of the commands that it was told of, and of the leases that it
-/// was given, it waits.
+/// Begins the note of a waiter that names the commands and the leases around it.
 const WITHIN: &str = "within ";
 /// The most that the note of a process takes, with the end of the note before it.
 pub(crate) const NOTE_MAX: usize = 40;
@@ -51,7 +50,7 @@ impl Name {
         Self::of(rustix::process::getpid()).unwrap_or_else(new)
     }
 
-    /// What this process descends from, the nearest first, as far as the system shows it.
+    /// The ancestors of this process that the system shows, the nearest first.
     fn around_this_one() -> Vec<Self> {
         around(rustix::process::getpid())
     }
@@ -117,12 +116,12 @@ impl Note {
     }
 }
 
-/// What somebody said of a lock, without the notes of this file.
+/// The notes of a lock, without the notes of this file.
 pub(crate) fn said(metadata: &Metadata) -> impl Iterator<Item = &str> {
     metadata.as_str().lines().filter(|line| Note::read(line).is_none())
 }
 
-/// The locks that are held around this command, as far as the environment tells.
+/// The locks that are held around this command, by its environment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outer(Vec<Holding>);
 
@@ -174,7 +173,7 @@ impl Outer {
         }
     }
 
-    /// A fence of theirs that has to go before one of this kind can come.
+    /// A fence of such a command that blocks a hold of this kind.
     fn in_the_way(&self, info: &LockInfo, kind: Kind) -> Option<Fence> {
         // Nothing is looked at where no holder tells of its process.
         let around = match info.holders.iter().any(|holder| process_of(holder).is_some()) {
@@ -225,7 +224,7 @@ impl Outer {
     }
 }
 
-/// What somebody waits for.
+/// The reason of a wait.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Alone,

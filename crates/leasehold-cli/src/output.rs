@@ -24,10 +24,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How often to look whether there is still a reader.
 const READER_EVERY: Duration = Duration::from_millis(250);
 
-/// Prints a message for people, without secrets and without anything that steers a terminal.
+/// Prints a message for people, free of secrets and terminal control.
 ///
-/// Never waits: whoever reads stderr may stall, and a command has to be ended in time all the same.
-/// Who closed stderr does not want to read it, so nothing is done when it can't be written.
+/// Never waits: the reader of stderr may stall, and a command must still be ended in time. A
+/// failure to write is ignored, since the reader has closed stderr.
 pub(crate) fn message(text: &str) {
     let redacted = redact(text);
     let mut lines = String::new();
@@ -43,8 +43,8 @@ pub(crate) fn flush() {
     printer::flush(SAY_WITHIN);
 }
 
-/// Prints data. A reader that went away is no error: it has what it wanted. Where there never was
-/// one, since stdout was closed from the start, nobody gets it.
+/// Prints data. A reader that went away is no error: it has what it wanted. If stdout was closed
+/// from the start, there is no reader.
 pub(crate) fn data(text: &str) -> Outcome<()> {
     data_bytes(text.as_bytes())
 }
@@ -65,7 +65,7 @@ pub(crate) fn not_written(error: &io::Error) -> Failure {
     }
 }
 
-/// Refuses to go on where nobody can get what will be printed.
+/// Refuses to go on if the output has no reader.
 pub(crate) fn refuse_closed() -> Outcome<()> {
     if is_closed() {
         return Err(Failure::new(
@@ -88,8 +88,7 @@ pub(crate) async fn data_patiently(text: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns when whoever reads stdout is gone. A file, or a terminal that is there, has no reader that
-/// could go.
+/// Returns when the reader of stdout is gone. A file and an open terminal keep theirs.
 pub(crate) async fn reader_gone() {
     let stdout = rustix::stdio::stdout();
     let is_gone = || {
@@ -120,8 +119,8 @@ pub(crate) fn is_closed() -> bool {
 
 /// Whether stdout was closed when this process was started.
 ///
-/// Rust's start-up code makes `/dev/null` of what was closed, for reading and writing, as other programs
-/// open it for what they run and don't listen to. So this is found out before that.
+/// Rust's start-up code makes `/dev/null` of what was closed, for reading and writing, as other
+/// programs open it for what they run and don't listen to. So this is checked before that.
 #[cfg(target_os = "linux")]
 fn was_closed() -> bool {
     before_main::STDOUT_CLOSED.load(std::sync::atomic::Ordering::Relaxed)

@@ -21,7 +21,7 @@ const SCARCE: [&str; 8] = [
     "code: 24,",
 ];
 
-/// Has panics on other threads told as messages. Those of [`caught`] are told as failures.
+/// Prints panics on other threads as messages. [`caught`] turns its panics into failures.
 pub(crate) fn watch() {
     let main = thread::current().id();
     panic::set_hook(Box::new(move |info| {

@@ -18,7 +18,7 @@ const LISTINGS_KEPT: usize = 3;
 /// One that takes this many times as long as others may be of a store that is away.
 const LISTINGS_VARY: u32 = 2;
 
-/// Comes at a moment, or never without one.
+/// Returns at a moment; without one it stays pending.
 pub(crate) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -57,8 +57,8 @@ impl Listings {
         self.usual().saturating_mul(LISTINGS_APART)
     }
 
-    /// After how long a store that has not answered may be away: as after a single request, unless its
-    /// listings take long.
+    /// The time after which a silent store may be away: the time of one request, or of its longest
+    /// listing.
     pub(crate) fn late_after(&self) -> Duration {
         DEFAULT_CALL_TIMEOUT.max(self.usual().saturating_mul(LISTINGS_VARY))
     }

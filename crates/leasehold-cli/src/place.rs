@@ -7,7 +7,7 @@ use leasehold::embedded::EmbeddedStore;
 
 const EMBEDDED: &str = "embedded:";
 
-/// Judges a store, wherever it was said.
+/// Judges a store from any source.
 pub(crate) fn check(url: &str) -> Result<(), String> {
     guess(url)?;
     for path in directories(url) {
@@ -29,8 +29,8 @@ pub(crate) fn check(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether there is no store yet, so that no lock can be in use: a question makes none. What can't be
-/// told so is for whoever opens the store.
+/// Whether the store does not exist yet. A read-only command does not make one. Other faults are
+/// found when the store is opened.
 pub(crate) fn is_absent(url: &str) -> bool {
     let stores: Vec<&str> = match url.strip_prefix("quorum:") {
         None => vec![url],
@@ -106,7 +106,7 @@ fn without_settings(rest: &str) -> &str {
     rest.split_once('?').map_or(rest, |(path, _)| path)
 }
 
-/// Whether nothing is at the path, or a directory with nothing in it.
+/// Whether the path is free, or an empty directory.
 fn is_empty(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Err(error) => error.kind() == io::ErrorKind::NotFound,

@@ -40,8 +40,8 @@ pub(crate) fn try_beside(path: &Path) -> io::Result<()> {
     fs::remove_file(beside)
 }
 
-/// Makes a file in the same directory. A process's number is no name for it: those of two containers may be
-/// the same, and a killed process may have left one.
+/// Makes a file in the same directory. A process id is not a unique name: two containers may share
+/// one, and a killed process may have left a file.
 fn create_beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     let mut chance = [0; 8];
     getrandom::fill(&mut chance).map_err(|error| io::Error::other(error.to_string()))?;

@@ -26,7 +26,7 @@ use crate::output;
 use crate::pauses::{Pauses, until};
 use crate::signals::{Signals, unless_interrupted};
 
-/// How long the error of a wait that ran out may take to find out more.
+/// How long the error of a timed-out wait may take to find out more.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// Locks to be taken, all of their options judged before anything is sent.
@@ -41,13 +41,13 @@ pub(crate) struct Request {
     numbers: Numbers,
     /// How long the lease runs.
     pub(crate) ttl: Ttl,
-    /// What commands around this one hold, unless it waits for them all the same.
+    /// The locks of commands around this one.
     outer: Outer,
     waits_for_outer: bool,
     owner: Option<String>,
     /// What was typed.
     notes: String,
-    /// The process that the lock is taken for.
+    /// The process for which the lock is taken.
     process: Name,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Request {
 pub(crate) struct Manner {
     /// Whether the lease is renewed, or outlives this process.
     pub(crate) renew: bool,
-    /// How long before the deadline a loss is told.
+    /// How long before the deadline a loss is reported.
     pub(crate) grace: Option<Duration>,
     /// How long it is held at most, however well it is renewed.
     pub(crate) max_hold: Option<Duration>,
@@ -133,7 +133,7 @@ impl Request {
         self.process
     }
 
-    /// What was typed, and behind that where this command stands, as far as there is room for that.
+    /// The typed notes, followed by the notes of this command if there is room.
     fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::new(&self.notes).unwrap_or_default();
         if self.numbers == Numbers::Fences {
@@ -183,7 +183,7 @@ impl Request {
         detached: bool,
         begun: Instant,
     ) -> leasehold::Result<Client> {
-        // Not to wait for the lock is not to have no time to ask for it.
+        // A try without a wait still has the time of one request.
         let limit = self.left(begun).filter(|_| self.limit != Some(Duration::ZERO));
         context.connect_as(self.owner(), detached, limit).await
     }
@@ -250,7 +250,7 @@ impl Request {
                     }
                     Err(damaged) if damaged.kind() == ErrorKind::Corrupt => Err(damaged.into()),
                     Err(refused) if !refused.passes() => Err(self.busy(&chain(&error))),
-                    // Nobody knows whether it is busy.
+                    // Whether it is busy is unknown.
                     Err(down) => Err(Failure::new(
                         Exit::Store,
                         format!(
@@ -323,7 +323,7 @@ impl Request {
         if self.quiet { Failure::silent(self.busy) } else { Failure::new(self.busy, message) }
     }
 
-    /// It was not taken, though nobody was in the way.
+    /// The lock was free, and was not taken.
     pub(crate) fn in_vain(&self, why: &str) -> Failure {
         self.busy(why)
     }
@@ -374,8 +374,8 @@ impl Request {
         )
     }
 
-    /// The first of the locks that a command around this one has, or that somebody else has, or the first in
-    /// use.
+    /// The first of the locks that a command around this one has, or else another holder, or else
+    /// the first in use.
     async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
         let (mut taken, mut in_use) = (None, None);
         if self.numbers != Numbers::Fences && self.keys.len() > 1 {
@@ -454,12 +454,12 @@ impl Request {
         }
     }
 
-    /// What a wait ran out for, beside the holder: who else waits, and a circle of those that wait for
-    /// each other. It looks for that until a moment, and no longer.
+    /// What else the error of a timed-out wait has: other waiters, and a circle of holders that
+    /// wait for each other. It looks for that until a moment, and no longer.
     async fn in_the_way(&self, info: &LockInfo, client: &Client, until: Instant) -> String {
         let mut text = describe::others_in_line(info, client);
-        // Without a name of its own, a command around it and a script, it holds nothing that others could
-        // wait for. A crowd whose waits run out in one moment is not to list a large store for nothing.
+        // Without an owner name, a command around it and a script, it holds no lock that others
+        // could wait for. So a crowd of waits that time out together does not list a large store.
         let listing = async {
             if self.owner().is_none() && self.outer.is_empty() && self.process == Name::own() {
                 return None;
@@ -470,7 +470,7 @@ impl Request {
         if let Some(listing) = listing.await {
             let mut locks = listing.locks;
             locks.retain(|lock| lock.key != info.key);
-            // With this wait, whose place may have been given up by now.
+            // With this wait, whose position may be abandoned by now.
             let mut info = info.clone();
             let mut mine = WaiterInfo::new(Mode::Exclusive, Duration::ZERO);
             mine.owner = client.owner().clone();
@@ -497,8 +497,8 @@ fn for_people(error: Error) -> Error {
     error.held_by(Some(holder), free_in)
 }
 
-/// A wait that ran out is certain not to have taken anything; a store that did not answer in time
-/// is another matter, though its errors are of the same kind.
+/// A wait that timed out has certainly taken no lock. A store that did not answer has an error of
+/// the same kind, and may have granted it.
 fn is_wait_ran_out(error: &Error) -> bool {
     error.kind() == ErrorKind::Timeout && error.effect() == Effect::NotApplied
 }

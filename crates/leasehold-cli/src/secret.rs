@@ -1,8 +1,8 @@
 //! Keeps passwords out of all output.
 //!
-//! Two nets, since one may have holes: every password that this process gets to know is
-//! [remembered](remember) and blotted out literally, and whatever stands between a `scheme://`
-//! and an `@` is blotted out by its shape, known or not.
+//! There are two nets, since one may have holes. Every password that this process knows is
+//! [remembered](remember) and blotted out literally. Any text between a `scheme://` and an `@` is
+//! blotted out by its shape.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -15,7 +15,7 @@ const MASK: &str = "***";
 /// would hide the message, not the password.
 const LITERAL_BYTES_MIN: usize = 4;
 
-/// What nobody sees at the end of the password that is used.
+/// The invisible end of the password in use.
 static END: OnceLock<&str> = OnceLock::new();
 
 static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -36,7 +36,7 @@ pub(crate) fn remember(password: &str) {
     }
 }
 
-/// Remembers what nobody sees at the end of the password that is used, such as a line break from a file.
+/// Remembers the invisible end of the password in use, such as a line break from a file.
 pub(crate) fn remember_end_of(password: &str) {
     let end = match password.chars().next_back() {
         Some('\n' | '\r') => "a line break",
@@ -47,7 +47,7 @@ pub(crate) fn remember_end_of(password: &str) {
     let _is_known = END.set(end);
 }
 
-/// What nobody sees at the end of the password.
+/// The invisible end of the password.
 pub(crate) fn end() -> Option<&'static str> {
     END.get().copied()
 }
@@ -117,7 +117,7 @@ fn settings_of(url: &str) -> impl Iterator<Item = (&str, &str)> {
     settings.split(['?', '&']).filter_map(|setting| setting.split_once('='))
 }
 
-/// Whether a setting of this name is a password, also one that is no setting of ours.
+/// Whether a setting of this name is a password, also an unknown one.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["pass", "secret", "token"].iter().any(|secret| name.contains(secret))

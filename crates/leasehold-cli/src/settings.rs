@@ -28,8 +28,8 @@ const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
 /// What is read elsewhere, or only told to commands.
 const OTHER_VARIABLES: [&str; 3] = ["LEASEHOLD_LEASE", "LEASEHOLD_OUTER", "LEASEHOLD_OWNER"];
 
-/// What a variable of this command's says. One that is set to nothing, as by a secret that is missing,
-/// is no variable that is not set.
+/// What a variable of this command's says. An empty variable, as from a missing secret, is not an
+/// unset one.
 pub(crate) fn given(variable: &str) -> Outcome<Option<OsString>> {
     match env::var_os(variable) {
         Some(value) if value.is_empty() => Err(Failure::config(format!(
@@ -78,7 +78,7 @@ fn repeated(global: &Global, public: Option<&String>) -> Vec<(&'static str, Opti
 #[derive(Clone)]
 pub(crate) struct Settings {
     store: String,
-    /// The same without passwords, and with the directory that stands for none.
+    /// The same with its default directory, and passwords removed.
     public: String,
     source: Source,
     password: Option<String>,
@@ -205,8 +205,8 @@ impl Settings {
         )))
     }
 
-    /// The password, and the file that it is from: that of the option, else the one in the store's URL,
-    /// else that of a variable, the file's first, else that of the config file.
+    /// The password, and its file. The order is: the option, the store's URL, the variable of a
+    /// file, the variable of a password, the config file.
     fn password(
         global: &Global,
         file: &Config,
@@ -235,8 +235,8 @@ impl Settings {
         file.password_file.clone().map_or(Ok((None, None)), of_file)
     }
 
-    /// What a command under a lock is told of the store, so that a `leasehold` in it finds the same one:
-    /// variables, each with its value, or nothing for those that it may not have. None has a password.
+    /// The variables that lead a `leasehold` in the command to the same store. `None` removes a
+    /// variable. Passwords are left out.
     pub(crate) fn told(&self) -> Vec<(&'static str, Option<String>)> {
         let file = |path: &Option<PathBuf>| typed::readable_elsewhere(path.as_ref()?);
         vec![
@@ -270,14 +270,14 @@ impl Settings {
         Ok(self)
     }
 
-    /// The same where events are logged, about so many, unless the store's URL says how many.
+    /// The same with a log of about this number of events, unless the store's URL has a number.
     pub(crate) const fn logging(mut self, events: u32) -> Self {
         self.log = events;
         self
     }
 
-    /// The same for names that nobody is to know of later: a server forgets them a second or two after
-    /// their last use, and nothing is logged of them.
+    /// The same for scratch names: a server forgets them 1 to 2 s after their last use, and does
+    /// not log them.
     pub(crate) fn for_scratch_names(&self) -> Self {
         let fence_retention = Some(Duration::from_secs(1));
         Self { store: place::for_scratch_names(&self.store), fence_retention, ..self.clone() }
@@ -313,7 +313,7 @@ impl Settings {
         self.public.clone()
     }
 
-    /// The same in an answer that nothing is there, which may be so in this store alone.
+    /// The same in an answer that no lock is there, which may be true in this store only.
     pub(crate) fn place_looked_at(&self) -> String {
         let others = match self.source {
             Source::Default if !EmbeddedStore::default_is_shared() => {
@@ -345,7 +345,7 @@ impl Settings {
         self.retry_store
     }
 
-    /// Whether the store has not been made yet, so that no lock can be in use.
+    /// Whether the store does not exist yet.
     pub(crate) fn store_is_absent(&self) -> bool {
         place::is_absent(&self.store)
     }
@@ -439,7 +439,7 @@ mod tests {
     fn each_option_of_all_commands_is_repeated_or_decides_nothing_about_the_store() {
         use clap::{CommandFactory as _, Parser as _};
         let repeated = ["store", "password-file", "config"];
-        // A named store is never the default one; how long and how loudly is for whoever types it.
+        // A named store is never the default one. The user chooses patience and output.
         let left_out = ["no-default-store", "retry-store", "quiet", "verbose"];
         let mut words = vec!["leasehold".to_owned(), "ls".to_owned()];
         for option in Cli::command().get_arguments().filter(|it| it.is_global_set()) {

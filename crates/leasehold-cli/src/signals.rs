@@ -1,7 +1,7 @@
 //! Catches signals, and lets one end a wait.
 //!
 //! A command catches some fifty of them, each time it is started. So there is one handler for all,
-//! which writes their numbers into a pipe, and nothing else for any of them.
+//! which only writes their numbers into a pipe.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -24,9 +24,8 @@ const FATAL: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGT
 /// Further signals that end a process which does not expect them, besides the real-time ones. A
 /// command gets those that are sent to this process while it runs.
 ///
-/// Faults of this process (ILL, FPE, SEGV, BUS, SYS) are not among them: a program can't go on after
-/// one. What is written to a reader that is gone (PIPE) or beyond a limit (XFSZ) is an error like
-/// others.
+/// Faults of this process (ILL, FPE, SEGV, BUS, SYS) are left out: a program ends after one. What
+/// is written to a reader that is gone (PIPE) or beyond a limit (XFSZ) is an error like others.
 const UNEXPECTED: &[c_int] = &[
     libc::SIGABRT,
     libc::SIGALRM,
@@ -54,7 +53,7 @@ static CATCHER: AtomicI32 = AtomicI32::new(0);
 /// The last signal that asked this process to end; zero before there was one.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
-/// The signals that arrive, of those that were asked for.
+/// The requested signals that arrive.
 #[derive(Debug)]
 pub(crate) struct Signals {
     inherited: Inherited,
@@ -81,8 +80,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Catches everything else that can be caught and is not about this process alone, as its own use
-    /// of terminal and pipes is; and what tells of its children, even where that was ignored or blocked.
+    /// Catches all other signals that can be caught, except signals for this process alone, as of
+    /// its own terminal and pipes. Also catches CHLD, even if it was ignored or blocked.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
         self.catch([libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH])?;
         if !self.caught.contains(&libc::SIGCHLD) {
@@ -108,8 +107,8 @@ impl Signals {
         &self.caught
     }
 
-    /// The next signal that ends this process while no command runs. One that asks it to stop is
-    /// heeded on the way; those that end no process mean nothing. Cancel safe.
+    /// The next signal that ends this process while no command runs. A stop signal is obeyed on the
+    /// way; harmless signals are ignored. Cancel safe.
     pub(crate) async fn next_fatal(&mut self) -> c_int {
         loop {
             match self.next().await {
@@ -204,7 +203,7 @@ pub(crate) fn number(signal: c_int) -> u8 {
     u8::try_from(signal).unwrap_or(u8::MAX)
 }
 
-/// The signals that people call by a name when they want somebody to do something.
+/// The signals that people name in options.
 const NAMES: [(&str, c_int); 12] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),
@@ -260,7 +259,7 @@ pub(crate) fn asked_to_end() -> Option<c_int> {
     Some(ENDING.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
-/// Whether a signal is about this process alone, and none of its command's business.
+/// Whether a signal is for this process alone, and not for its command.
 pub(crate) fn is_own(signal: c_int) -> bool {
     OWN.contains(&signal)
 }
@@ -293,11 +292,11 @@ pub(crate) fn send_to_group(group: rustix::process::Pid, signal: c_int) -> io::R
     }
 }
 
-/// Stops the process group of this process as Ctrl-Z would have, and returns when it goes on. Without a
-/// terminal it stops this process alone: nothing would continue a script in whose group it runs.
+/// Stops the process group of this process as Ctrl-Z would have, and returns when it goes on.
+/// Without a terminal it stops this process alone, since a stopped script around it would stay
+/// stopped.
 ///
-/// Where nobody could make it go on, because no shell with job control is in charge, the system
-/// refuses to stop it, and this returns at once.
+/// Without a shell with job control the system refuses to stop it, and this returns at once.
 pub(crate) fn suspend() {
     let whole_group = std::fs::File::open("/dev/tty").is_ok();
     let stop = libc::SIGTSTP;
@@ -331,8 +330,8 @@ pub(crate) fn die_with_own_group(signal: c_int) {
     }
 }
 
-/// Does some work unless a signal asks to end first. What the work has begun is given up when the
-/// [context](crate::context::Context::close) is closed.
+/// Does some work unless a fatal signal comes first. The [context](crate::context::Context::close)
+/// abandons the rest of that work when it is closed.
 ///
 /// The work begins even if the signal is there already: a release that never began would lose what
 /// it was to do besides, say the cool-down.

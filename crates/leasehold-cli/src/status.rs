@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{self, JSON_VERSION};
 use crate::{replaced, secret, signals};
 
-/// What is to be written.
+/// The document to write.
 #[derive(Debug)]
 struct Status {
     path: PathBuf,
@@ -31,7 +31,7 @@ struct Told {
     leases: Vec<Lease>,
     result: Option<Exit>,
     exit: Option<Value>,
-    /// Whether it was said that the file can't be written.
+    /// Whether the warning about the file was printed.
     is_unwritten: bool,
 }
 
@@ -46,7 +46,7 @@ struct Lease {
 
 static STATUS: OnceLock<Status> = OnceLock::new();
 
-/// Writes the file for the first time, so that none of an earlier command is taken for this one's.
+/// Writes the file for the first time, so that the file of an earlier command is replaced.
 pub(crate) fn begin(path: &Path, command: &'static str, keys: &[OsString]) -> Outcome<()> {
     let shown = path.display();
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {

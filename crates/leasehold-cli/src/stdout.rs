@@ -38,8 +38,8 @@ impl Write for Stdout {
     }
 }
 
-/// Where it is written. A terminal takes what it has room for and lets its writer wait for the rest, so
-/// it is opened once more, without waiting; a file to which others write is to stay as they have it.
+/// Where it is written. A terminal lets its writer wait, so it is opened once more, in non-blocking
+/// mode. Files that others write to keep their mode.
 fn file() -> BorrowedFd<'static> {
     static TERMINAL: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let stdout = rustix::stdio::stdout();

@@ -11,14 +11,14 @@ use leasehold::store::escape;
 /// finds there as well.
 static TYPED: OnceLock<Vec<(&str, Option<String>)>> = OnceLock::new();
 
-/// Takes in what was typed: options, each with its value, unless that can't be typed again.
+/// Takes in the typed options, each with its value if it can be typed again.
 pub(crate) fn remember(typed: Vec<(&'static str, Option<String>)>) {
     // There is one command line.
     TYPED.set(typed).ok();
 }
 
-/// The path of a file from whichever directory; `None` of what is no file, such as a shell's `<(…)`, and of
-/// what is no text.
+/// The absolute path of a file. `None` if it is not a regular file, as a shell's `<(…)`, or not
+/// text.
 pub(crate) fn readable_elsewhere(path: &Path) -> Option<String> {
     let path = std::path::absolute(Some(path).filter(|path| path.is_file())?).ok()?;
     path.into_os_string().into_string().ok()

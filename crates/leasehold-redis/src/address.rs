@@ -697,9 +697,9 @@ mod tests {
         refused("redis://h?protocol=3", "resp2 or resp3");
         refused("redis://h?prefix=", "1 to 64 bytes");
         refused("redis://", "names no host");
-        refused("redis://h:99999", "can't be read");
+        refused("redis://h:99999", "is not valid");
         refused("h:6379", "unknown scheme");
-        refused("host", "can't be read");
+        refused("host", "is not valid");
         refused("redis+unix://run/socket", "absolute");
         refused("redis+unix:///", "names no socket");
     }

@@ -73,8 +73,8 @@ impl Cli {
         read.or_else(|error| Self::with_names_behind(&words).ok_or(error))
     }
 
-    /// The definition without the commands that are not meant, which would take longer to make than
-    /// to use it; `None` where no word is a command's name.
+    /// The definition with one command only, since all of them take longer to make than to use.
+    /// `None` if no word is the name of a command.
     fn part_for(words: &[OsString]) -> Option<clap::Command> {
         let meant =
             words.iter().find_map(|word| COMMANDS.into_iter().find(|(name, _)| word == name));
@@ -192,8 +192,8 @@ impl Command {
         }
     }
 
-    /// How many events the store keeps that is told nothing of a log. Of a period that nobody holds
-    /// any more, nothing else says who had it and how that ended.
+    /// How many events the store keeps by default. After a period only a log knows the holder and
+    /// its end.
     pub(crate) const fn logs(&self) -> u32 {
         let once_per = match self {
             Self::Run(args) => args.kinds.once_per,
@@ -204,7 +204,7 @@ impl Command {
         if once_per.is_some() { 100 } else { 0 }
     }
 
-    /// The file to say in what became of the lock, with the command's name and the locks'.
+    /// The status file, with the command's name and the names of the locks.
     pub(crate) fn status(&self) -> Option<(&Path, &'static str, &[OsString])> {
         let (file, command, keys) = match self {
             Self::Run(args) => (&args.job.status, "run", args.keys.as_slice()),

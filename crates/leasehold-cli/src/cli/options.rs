@@ -76,7 +76,7 @@ pub(crate) struct Sharing {
     pub(crate) interop: Option<Layout>,
 }
 
-/// What becomes of locks of other libraries' that have no end.
+/// Options for locks of other libraries without an expiry.
 #[derive(Args, Debug)]
 pub(crate) struct Leftovers {
     /// Give a lock of the other library without expiry this one, and take it afterwards

@@ -80,7 +80,7 @@ struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Refuses to write over leases that may be held, but for those of some locks.
+    /// Refuses to write over leases that may be held, except leases of some locks.
     async fn judge(&self, old: &Taken, but: &[Key]) -> Outcome<()> {
         let Some(file) = self.file else { return Ok(()) };
         let shown = file.path.display();

@@ -144,7 +144,7 @@ impl Scratch {
     }
 }
 
-/// Removes the directories of probes that were killed, as far as they are this user's.
+/// Removes this user's directories of probes that were killed.
 fn remove_leftovers(above: &Path) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();

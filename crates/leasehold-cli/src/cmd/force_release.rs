@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Of a lock that is free, or whose store nobody has made yet.
+/// For a lock that is free, or a store that does not exist yet.
 pub(crate) const NO_HOLDER: &str = "it has no holder";
 
 pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Outcome {
@@ -30,7 +30,7 @@ pub(crate) async fn force_release(args: &ForceRelease, context: &Context) -> Out
     Err(Failure::new(Exit::Lost, format!("force-release \"{key}\" at {at}: {why}")))
 }
 
-/// Why nothing was taken away, where nothing was.
+/// Why the lease was not ended; `None` if it was.
 pub(crate) fn why_not(done: &Forced) -> Option<String> {
     match done {
         Forced::Released => None,

@@ -18,8 +18,8 @@ pub(crate) struct LastRun {
 }
 
 impl LastRun {
-    /// Of a lock that is closed while nobody holds it, the last that is told of. What a log can't say is
-    /// no error here.
+    /// The last run in the log, for a lock that is cooling down without a holder. A missing log is
+    /// not an error here.
     pub(crate) async fn of(client: &Client, info: &LockInfo) -> Option<Self> {
         if info.closed_for.is_none() || !info.holders.is_empty() {
             return None;

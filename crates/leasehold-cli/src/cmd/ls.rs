@@ -58,7 +58,7 @@ pub(crate) fn tell_if_empty(listing: &Listing, prefix: &str, context: &Context) 
     }
 }
 
-/// Lists them again and again, also in a store that somebody makes meanwhile.
+/// Lists them again and again, also in a store that is made meanwhile.
 async fn watch(context: &Context, prefix: &str, json: bool, every: Duration) -> Outcome {
     // Also while there is nothing to print.
     output::refuse_closed()?;
@@ -109,7 +109,7 @@ fn text(listing: &Listing, json: bool, context: &Context) -> Outcome<String> {
     Ok(output::table(&list(locks, unreadable)))
 }
 
-/// A document of a listing, with so many locks at most.
+/// A document of a listing, with at most this number of locks.
 pub(crate) fn document(listing: &Listing, locks_max: usize, context: &Context) -> Outcome<Value> {
     let Listing { locks, unreadable, .. } = listing;
     let locks = locks.iter().take(locks_max).map(lock_json).collect::<Outcome<Vec<Value>>>()?;
@@ -124,8 +124,8 @@ fn unreadable_json(error: &Error) -> Value {
     json!({ "key": error.key().map(Key::as_str), "message": secret::redact(&chain(error)) })
 }
 
-/// A heading, and one row per holder, or one for a lock that nobody holds or that can't be read. The
-/// columns are always the same, so that a script can count them.
+/// A heading, and one row per holder, or one for a free or unreadable lock. The columns are always
+/// the same, so that a script can count them.
 fn list(locks: &[LockInfo], unreadable: &[Error]) -> Vec<Vec<String>> {
     let heading =
         ["KEY", "MODE", "FENCE", "OWNER", "HELD", "LEFT", "CLOSED", "ASKED", "WAITING", "META"];

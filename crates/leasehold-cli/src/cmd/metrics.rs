@@ -25,13 +25,13 @@ use crate::outage::{self, Outage};
 use crate::output;
 use crate::signals::unless_interrupted;
 
-/// A scrape that takes longer is given up by those who scrape.
+/// Scrapers abandon a scrape that takes longer.
 const SCRAPE_WITHIN: Duration = Duration::from_secs(8);
 const CONNECTIONS_MAX: usize = 16;
 /// As many locks as get numbers of their own.
 const PER_LOCK_MAX: usize = 1_000;
 
-/// Somebody who wants the numbers.
+/// A request for the numbers.
 type Asked = oneshot::Sender<String>;
 
 pub(crate) async fn metrics(args: &Metrics, context: &Context) -> Outcome {
@@ -69,7 +69,7 @@ struct Scraper<'a> {
 }
 
 impl Scraper<'_> {
-    /// Connects where it has not: the store may be away at the start, or not made yet.
+    /// Connects if it has not before: at the start the store may be away, or missing.
     async fn list(&mut self) -> Outcome<Listing> {
         if self.client.is_none() {
             self.client = self.context.connect_to_look().await?;
@@ -114,7 +114,7 @@ async fn listen(address: SocketAddr, gate: Gate, scraper: &mut Scraper<'_>) -> O
                     // The others that asked meanwhile get the same.
                     let others = std::iter::from_fn(|| asked.try_recv().ok());
                     for asked in std::iter::once(first).chain(others.take(CONNECTIONS_MAX)) {
-                        // Somebody who has gone needs no answer.
+                        // A closed connection needs no answer.
                         drop(asked.send(text.clone()));
                     }
                 }

@@ -33,8 +33,8 @@ const SHORT_TTL: Duration = Duration::from_secs(1);
 /// Locks that have to be there at the end.
 const KEPT: usize = 200;
 const KEPT_TTL: Duration = Duration::from_secs(60);
-/// After this a server has forgotten the names: it keeps each for a second and a quarter after a lease of a
-/// second that was given back, and of a longer one for as much after it was.
+/// After this a server has forgotten the names. It keeps a name for 1.25 s after the release of a
+/// lease of 1 s, and longer for a longer lease.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(2_500);
 
 /// Runs all experiments: what each has found.
@@ -69,7 +69,7 @@ pub(crate) async fn probe(context: &Context) -> Outcome<Vec<Finding>> {
     Ok(findings)
 }
 
-/// A ttl, as far as the store takes it.
+/// A ttl, at most the longest one of the store.
 fn bounded(client: &Client, ttl: Duration) -> Duration {
     ttl.min(client.store().capability().longest.unwrap_or(ttl))
 }

@@ -32,7 +32,7 @@ pub(crate) async fn release(args: &Release, context: &Context) -> Outcome {
     if args.all { all(args, context).await } else { taken(args, context).await }
 }
 
-/// Why there is nobody to be asked to let go.
+/// Why no holder can get the request.
 async fn unheard(key: &Key, fence: u64, context: &Context) -> Failure {
     let (place, numbers) = (context.settings.place(), Numbers::of(context.settings.layout()));
     let told = fence.to_string();
@@ -107,7 +107,7 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
             output::message(&message);
         }
     }
-    // With a lease that may still be held the file stays, so that it can be tried again.
+    // With a lease that may still be held the file stays, for another try.
     if let Some(path) = args.source.lease_file.as_ref().filter(|_| !may_be_held)
         && let Err(error) = taken.remove(path, layout)
     {
@@ -116,8 +116,8 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
     failed.map_or(Ok(Exit::Success), Err)
 }
 
-/// Takes every lease of an owner away, each by the fence that was seen: a lease that somebody
-/// takes meanwhile is not hit.
+/// Force-releases every lease of an owner, each by the fence that was seen. So a lease that is
+/// taken meanwhile is not ended.
 async fn all(args: &Release, context: &Context) -> Outcome {
     let found = (true, "--all", "owner");
     arguments::refuse_for(context.settings.layout(), &[found])?;

@@ -133,8 +133,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The first of the locks that could not be taken now, and how long that stays so at least, unless
-/// its leases are renewed.
+/// The first of the locks that are taken, and the least time until it is free if its leases expire.
 async fn obstacle(
     args: &Wait,
     keys: &[Key],

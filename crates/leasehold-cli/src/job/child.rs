@@ -43,15 +43,15 @@ pub(crate) struct Child {
     before: Vec<Pid>,
     /// What was seen of its stops.
     stops: u32,
-    /// Whether its end was told.
+    /// Whether its end was reported.
     ended: bool,
     /// Whether the watchdog was killed, so that the command is this process's child.
     is_alone: bool,
     /// How often in a row nothing was found of the rest.
     clean: u32,
-    /// What was asked to end one by one.
+    /// The processes that got a signal one by one.
     asked: Vec<Process>,
-    /// Whether the group was asked, where nothing is known of one by one.
+    /// Whether the group got a signal, on systems where the descent is unknown.
     is_group_asked: bool,
     /// Whether some of the rest may not be sent signals from here.
     pub(crate) is_refused: bool,
@@ -65,8 +65,8 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// With the exit code for a program that can't be executed, or for a system that has no
-    /// process or thread left.
+    /// With the exit code for a program that can't be executed, or for a system that has run out of
+    /// processes or threads.
     pub(crate) fn start(
         plan: &Plan,
         conditions: &Conditions,
@@ -164,12 +164,12 @@ impl Child {
         stop.or_else(|| Ending::of(&status).map(Event::Ended))
     }
 
-    /// Whether nothing that the command has started is at work any more, as far as it was told or found.
+    /// Whether all processes of the command have ended, by this process and the watchdog.
     pub(crate) fn is_all_gone(&self) -> bool {
         self.ended && (self.clean >= 2 || (!self.is_alone && self.watchdog.none_left()))
     }
 
-    /// Where the descent hangs, and what there is none of it.
+    /// The root of the descent, and children of that root that are not part of it.
     fn root(&self) -> (Pid, &[Pid]) {
         if self.is_alone {
             (rustix::process::getpid(), &self.before)
@@ -199,20 +199,20 @@ impl Child {
         self.clean = if found == 0 { self.clean.saturating_add(1) } else { 0 };
     }
 
-    /// Where nobody takes orphans in, and so nobody knows of more than the group.
+    /// On systems without subreapers only the group is known.
     fn group_is_gone(&self) -> bool {
         (self.is_alone || !cfg!(target_os = "linux"))
             && test_kill_process_group(self.pid) == Err(Errno::SRCH)
     }
 
-    /// Sends a signal to the group; once the first process has ended, to nobody.
+    /// Sends a signal to the group, unless the first process has ended.
     pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
         if self.ended { Ok(()) } else { signals::send_to_group(self.pid, signal) }
     }
 
-    /// Sends a signal to what has no parent in the descent that could pass it on, each once: tools that
-    /// start others in a group of their own pass on what they get. `group` says whether those of the
-    /// command's group are to get it too.
+    /// Sends a signal, once each, to processes whose parent in the descent has ended. Tools that
+    /// start others in a group of their own pass their signals on. `group` says whether processes
+    /// of the command's group get it too.
     pub(crate) fn ask_the_parentless(&mut self, signal: libc::c_int, group: bool) {
         let (root, except) = self.root();
         let is_excepted =
@@ -244,8 +244,8 @@ impl Child {
     }
 }
 
-/// Collects what has ended of the processes that were left to this one because their own parents
-/// have ended: what earlier commands have left, and what is left to the first process of a container.
+/// Collects orphans that have ended: orphans of earlier commands, and in a container orphans of
+/// other processes.
 pub(crate) fn reap_orphans(command: &Child) {
     let collect = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     // The command and the watchdog are collected elsewhere; what has ended behind them in the

@@ -27,7 +27,7 @@ fn timespec(length: Duration) -> Timespec {
     Timespec { tv_sec, tv_nsec: length.subsec_nanos().into() }
 }
 
-/// Lets somebody wait for two files and a moment at once.
+/// Waits for two files and a moment at once.
 ///
 /// The time-outs of system calls stand still while the machine sleeps. A timer on the boot clock
 /// does not: it goes off as soon as the machine is awake.

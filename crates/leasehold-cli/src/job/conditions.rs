@@ -25,8 +25,8 @@ pub(crate) struct Conditions {
     pub(crate) files: Vec<RawFd>,
 }
 
-/// Ends the new process without a word where it can't go on since its parent is gone: with nobody
-/// left to be told, the standard library would abort it aloud, on an output that may be somebody's.
+/// Ends the new process silently if its parent is gone. The standard library would abort it with a
+/// message, on an output that another program may read.
 pub(crate) fn unless_orphaned(
     parent: Pid,
     prepare: impl FnOnce() -> io::Result<()>,

@@ -44,7 +44,7 @@ use crate::settings::Settings;
 use crate::signals::{Signals, unless_interrupted};
 use crate::status;
 
-/// The watchdog is told of the deadline this often, or ten times in a ttl.
+/// The watchdog gets the deadline this often, or ten times in a ttl.
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
 const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
 
@@ -71,11 +71,11 @@ pub(crate) struct Runner<'a> {
     is_patient: bool,
 }
 
-/// What became of the command and of the lock.
+/// The outcome of the command and of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) verdict: Verdict,
-    /// Whether the release said that somebody else may have held the lock.
+    /// Whether by the release another holder may have had the lock.
     overlapped: bool,
     /// Whether a signal cut the release short.
     pub(crate) interrupted: bool,
@@ -87,7 +87,7 @@ impl Done {
             Some(ending) if self.verdict.covered && !self.overlapped => {
                 self.verdict.keyboard.map_or_else(|| ending.exit(), Exit::Keyboard)
             }
-            // It was dead before anybody else could have the lock.
+            // It was dead before another holder could get the lock.
             Some(_) if self.verdict.overtime && !self.verdict.survived => Exit::Overtime,
             _ => Exit::Lost,
         }
@@ -119,7 +119,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// What becomes of the lock after the command, and whether one that fails opens its period again.
+    /// The cooldown after the command, and whether a failed command opens its period again.
     pub(crate) const fn cooldown(mut self, cooldown: Cooldown, reopen_on_failure: bool) -> Self {
         (self.cooldown, self.reopen_on_failure) = (cooldown, reopen_on_failure);
         self
@@ -137,7 +137,7 @@ impl<'a> Runner<'a> {
         self
     }
 
-    /// How the lock is to be held for it.
+    /// How the lock is held for it.
     pub(crate) const fn manner(&self) -> Manner {
         Manner { renew: true, grace: Some(self.grace), max_hold: self.max_hold }
     }
@@ -391,7 +391,7 @@ fn hidden() -> Vec<OsString> {
     hidden
 }
 
-/// Releases the locks. Whether an answer says that somebody else may have held one meanwhile.
+/// Releases the locks. Whether by an answer another holder may have had one meanwhile.
 async fn release(
     held: Held,
     cooldown: Cooldown,

@@ -17,9 +17,9 @@ pub(crate) struct Page(Mapped<Told>);
 pub(super) struct Told {
     /// Until when the command may live.
     pub(super) kill_at: AtomicU64,
-    /// When the store may grant the first lease to somebody else.
+    /// When the store may grant the first lease to another holder.
     pub(super) deadline: AtomicU64,
-    /// Whether a moment passed before the next was told.
+    /// Whether a moment passed before the next was written.
     pub(super) overdue: AtomicBool,
     /// The command's process group, once it has introduced itself.
     pub(super) group: AtomicI32,
@@ -73,7 +73,7 @@ impl Page {
         is_overdue || kill_at < previous
     }
 
-    /// Whether the watchdog may have killed the command, because a moment that it was told has passed.
+    /// Whether the watchdog may have killed the command, since a written moment has passed.
     pub(crate) fn may_have_killed(&self) -> bool {
         let passed = nanos(clock::now()) >= self.told().kill_at.load(Ordering::SeqCst);
         passed || self.told().overdue.load(Ordering::SeqCst)

@@ -1,9 +1,9 @@
 //! Makes the command's process, and has it become the command.
 //!
-//! On Linux the new process has no memory of its own until it has become its program: it uses this
-//! one's, and the thread that has made it stands still for so long, as in `posix_spawn`, which can't
-//! do all that is to be done there. A fork would copy the tables of this process's memory, and then
-//! page after page that either of the two writes to, for a process that has no use for any of it.
+//! On Linux the new process uses the memory of this one until it has become its program. The
+//! calling thread waits for that, as in `posix_spawn`, which lacks some of these steps. A fork
+//! would copy the page tables, and then each page that one of the two writes to, for a process that
+//! does not use them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -23,7 +23,7 @@ use crate::inherited::{self, Inherited};
 use crate::job::stops;
 use crate::signals;
 
-/// What is to be run.
+/// The program to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) program: OsString,

@@ -1,9 +1,8 @@
 //! Holds back stop signals for a process that has not become the command yet.
 //!
-//! Were it stopped there, so would be the thread that has made it and stands still until it has become
-//! its program: no shell would be told of the stop, and no key and no signal would reach anything. So
-//! they are put down here by a handler, and sent again when the program is there. STOP can't be put
-//! down; what it stops goes on by CONT alone.
+//! A stop there would also stop the thread that waits for it. The shell would miss the stop, and
+//! keys and signals would have no effect. So they are put down here by a handler, and sent again
+//! when the program is there. STOP can't be put down; what it stops goes on by CONT alone.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,8 +11,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use libc::c_int;
 
 thread_local! {
-    /// The signal that was put down last, or zero. A new process that uses this one's memory uses that
-    /// of the thread which has made it too.
+    /// The signal that was put down last, or zero. A new process that uses this one's memory uses
+    /// the thread-local memory of its maker too.
     static NOTED: AtomicI32 = const { AtomicI32::new(0) };
 }
 
@@ -23,8 +22,8 @@ pub(super) fn take() -> Option<c_int> {
     (signal != 0).then_some(signal)
 }
 
-/// Has the calling process put down what would stop it until it has become its program, where nothing
-/// else was to be done about that. To be called while signals are blocked. Async-signal-safe.
+/// Has the calling process ignore stop signals until it has become its program, unless they were
+/// changed before. To be called while signals are blocked. Async-signal-safe.
 pub(super) fn note() -> io::Result<()> {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT] {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();

@@ -1,9 +1,9 @@
 //! Watches over a command and its locks until both have ended.
 //!
-//! The invariant: everything that the command has started is dead before the store could grant the lock
-//! to anybody else. In order of time, counted back from the lease's deadline by the `grace`: at
-//! 1 grace the loss is known and the command gets TERM; at 1/4 it gets KILL from here; at 1/8 it
-//! gets KILL from the watchdog, should this process be stopped or gone.
+//! The invariant: everything that the command has started is dead before the store could grant the
+//! lock to another holder. The times count back from the lease's deadline by the `grace`. At 1
+//! grace the loss is known and the command gets TERM. At 1/4 it gets KILL from here. At 1/8 it gets
+//! KILL from the watchdog, if this process is stopped or gone.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ use crate::signals::{self, Signals};
 /// A killed process that is still there after this time is waiting for a device that does not
 /// answer, or belongs to another user. It is waited for until its lease is over, if that is later.
 const DEAD_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses between two looks at a command that is to end: the system tells nobody who has lost its parent.
+/// Pauses between two looks at a command that is to end: the system does not report orphans.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
-/// And at one that is only waited for: its watchdog tells when nothing is left, except of what a debugger
-/// holds at its end.
+/// Pauses for a command that ends by itself: its watchdog reports the end, except for processes
+/// under a debugger.
 const LOOK_AT_REST: Duration = Duration::from_secs(1);
 
-/// What became of the command.
+/// The outcome of the command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Verdict {
     /// How its first process ended; `None` when even KILL did not end it.
@@ -55,25 +55,25 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) terminal: Option<&'a Terminal>,
     /// Whether the command has the terminal.
     pub(crate) has_terminal: bool,
-    /// Whether we were asked to stop, and stop as soon as the command has.
+    /// Whether a signal stops this process, which then stops after the command.
     pub(crate) stop_asked: bool,
-    /// Whether the command was asked to end.
+    /// Whether the command got a signal to end.
     pub(crate) end_asked: bool,
-    /// Whether a signal that nobody is known to have asked for has ended its first process.
+    /// Whether a signal from elsewhere has ended its first process.
     pub(crate) is_cut_off: bool,
     /// Whether the command ends only with the last of what it has started.
     pub(crate) until_all_end: bool,
     /// Whether what can't be killed is waited for, for as long as it takes.
     pub(crate) is_patient: bool,
-    /// The signal for what has no parent any more, and whether those of the group are to get it too.
+    /// The signal for orphans, and whether the group gets it too.
     pub(crate) asks: Option<(libc::c_int, bool)>,
     /// Whether that was by a signal to leasehold.
     pub(crate) interrupted: bool,
-    /// Comes when somebody asks for the lock, with a sentence about that.
+    /// A release request, as a sentence.
     pub(crate) asked: oneshot::Receiver<String>,
     /// The signal for the command then.
     pub(crate) on_ask: Option<libc::c_int>,
-    /// Whether the loss of the lock was told.
+    /// Whether the loss of the lock was reported.
     pub(crate) loss_told: bool,
     /// The time between the news of a loss and the deadline.
     pub(crate) grace: Duration,
@@ -99,11 +99,11 @@ enum Stage {
 impl Supervisor<'_> {
     /// Returns when the command has ended, by itself or because its lock was lost.
     ///
-    /// Normally that is when its first process has exited: what it leaves running was meant to
-    /// live on. Where the command was asked to end, or a signal has ended its first process, the rest of
-    /// it is busy with that, perhaps with what the lock is held for, so the lock is kept, and renewed, until
-    /// it is done. If that takes longer than the grace, a message says so, and a second signal kills it; what
-    /// nobody has asked is killed then. After a loss all of it is dead first.
+    /// Normally that is when its first process has exited: what it leaves running was meant to live
+    /// on. If a signal ended the command, the rest of it may still work under the lock. So the lock
+    /// is kept, and renewed, until the rest has ended. If that takes longer than the grace, a
+    /// message says so, and a second signal kills it. After a signal from elsewhere the rest is
+    /// killed then. After a loss all of it is dead first.
     pub(crate) async fn watch(mut self) -> Verdict {
         let mut stage = Stage::Holding;
         let mut ended = None;
@@ -210,7 +210,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A signal has ended the first process, and nobody is known to have wanted that.
+    /// A signal from elsewhere has ended the first process.
     fn cut_off(&mut self, signal: libc::c_int) {
         self.is_cut_off = true;
         self.asks = Some((libc::SIGTERM, true));
@@ -300,7 +300,7 @@ impl Supervisor<'_> {
         self.overtime = self.leases.tell_of_losses(then);
     }
 
-    /// Somebody asks for the lock.
+    /// Handles a release request.
     fn let_go(&mut self, asked: &str) {
         let Some(signal) = self.on_ask else {
             output::message(asked);
@@ -376,9 +376,9 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The command was stopped: by itself, by somebody, by Ctrl-Z, or for want of the terminal.
+    /// The command was stopped: by itself, by a signal, by Ctrl-Z, or without the terminal.
     fn stopped(&mut self, signal: libc::c_int) {
-        // Without a terminal it is a signal that somebody has sent, and says nothing of one.
+        // Without a terminal the signal came from another process, and is not about a terminal.
         let asked_for_terminal = self.terminal.is_some() && terminal::is_a_request(signal);
         if asked_for_terminal && self.terminal.is_some_and(Terminal::is_ours) {
             self.go_on(Some(signal));

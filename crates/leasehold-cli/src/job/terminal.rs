@@ -85,7 +85,7 @@ pub(crate) fn take(tty: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a process that was stopped by this signal was stopped for want of the terminal.
+/// Whether a process stops by this signal because it does not have the terminal.
 pub(crate) const fn is_a_request(signal: i32) -> bool {
     matches!(signal, libc::SIGTTIN | libc::SIGTTOU)
 }

@@ -1,22 +1,22 @@
 //! The process between leasehold and its command, which ends the command if leasehold can't.
 //!
 //! A supervisor can be killed (`kill -9`, the out-of-memory killer) or stopped (`kill -STOP`), and
-//! then nobody renews the lease, yet the command runs on. So the supervisor forks this watchdog, which
-//! starts the command as its own child and takes in whatever its descent leaves to it: what the command
-//! has started hangs below the watchdog, whatever groups, sessions and users it has changed to. When
-//! the supervisor is gone, or when the deadline that was told last passes, the watchdog kills all of it,
-//! again and again, until nothing is left. Should the watchdog be killed, the command's first process
-//! dies with it, and the rest is left to the supervisor, which takes in what the watchdog had.
+//! then the lease is not renewed, while the command runs on. So the supervisor forks this watchdog,
+//! which starts the command as its child and inherits the orphans below it. All processes of the
+//! command descend from the watchdog, in any group and session, and as any user. When the
+//! supervisor is gone, or the latest deadline passes, the watchdog kills all of it, again and
+//! again, until it has ended. Should the watchdog be killed, the command's first process dies with
+//! it, and the rest is left to the supervisor, which takes in what the watchdog had.
 //!
-//! The watchdog is a fork without exec on purpose: it thereby shares the supervisor's open files,
-//! among them the session file by which an embedded store knows that a holder is alive. The store
-//! so counts the holder as alive until the descent is dead, which leaves no moment in which both the
-//! command and the next holder run. A process that can't die yet, because it waits for a device,
-//! is waited for until the lease is over whatever the session says. A lease in a server is given back by
-//! a program that the watchdog becomes then.
+//! The watchdog is a fork without exec, so it shares the supervisor's open files. The session file,
+//! by which an embedded store sees a live holder, is one of them. The store so counts the holder as
+//! alive until the descent is dead, which leaves no moment in which both the command and the next
+//! holder run. A process that can't die yet, because it waits for a device, is waited for until the
+//! lease is over whatever the session says. A lease in a server is given back by a program that the
+//! watchdog becomes then.
 //!
-//! What both tell each other stands in memory that they share. Nothing queues up there: a watchdog that
-//! was stopped for long finds the latest word when it goes on, and nobody ever waits for it.
+//! What both tell each other stands in memory that they share. There is no queue: a watchdog that
+//! was stopped finds the latest moment, and the supervisor never waits for it.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -39,7 +39,7 @@ use crate::job::start::Ready;
 use crate::leases::Leases;
 use crate::signals;
 
-/// Pauses between two looks at what was killed: of what is no child of this process nobody tells it.
+/// Pauses between two looks at killed processes: the system reports only children.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
 /// How often what is to end is looked for at least, however late it is.
@@ -56,7 +56,7 @@ pub(crate) struct Watchdog {
     pid: Pid,
 }
 
-/// What becomes of the watchdog.
+/// The end of the watchdog.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Alive,
@@ -133,7 +133,7 @@ impl Watchdog {
     }
 
     /// Tells it again and again. Ends only by being dropped.
-    #[expect(clippy::infinite_loop, reason = "whoever awaits it drops it")]
+    #[expect(clippy::infinite_loop, reason = "its caller drops it")]
     pub(crate) async fn keep_telling(&self, leases: &Leases, grace: Duration, every: Duration) {
         loop {
             self.tell(leases, grace);
@@ -162,12 +162,13 @@ impl Watchdog {
         (stopped >> 8, libc::c_int::from(stopped.to_le_bytes()[0]))
     }
 
-    /// Whether nothing that the command has started is left, as the watchdog knows it.
+    /// Whether all processes of the command have ended, as the watchdog knows it.
     pub(crate) fn none_left(&self) -> bool {
         self.page.told().none_left.load(Ordering::SeqCst)
     }
 
-    /// Looks after it. One that is stopped is set going: it alone knows what becomes of the command.
+    /// Looks after it. A stopped watchdog is continued, since only it knows the state of the
+    /// command.
     pub(crate) fn state(&self) -> State {
         let whatever = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
         let look = whatever | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -225,7 +226,7 @@ fn read(number: u32) -> Option<Ending> {
 struct Life<'a> {
     told: &'a Told,
     parent: Pid,
-    /// It closes when the supervisor is gone; anything in it only asks for a look at what is told.
+    /// It closes when the supervisor is gone; anything in it only wakes the watchdog.
     line: BorrowedFd<'a>,
     supervisors_end: RawFd,
     /// The two ends of the pipe in which the handler of signals says that a child has ended.
@@ -299,8 +300,8 @@ impl Life<'_> {
         command
     }
 
-    /// Takes note of what became of the command, and collects what has ended of its descent. Whether
-    /// nothing is left of it.
+    /// Notes the outcome of the command, and collects the ended processes of its descent. Whether
+    /// all of it has ended.
     fn collect(&self, command: Pid) -> bool {
         let mut is_news = false;
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -332,7 +333,7 @@ impl Life<'_> {
         if none_left && !self.told.none_left.swap(true, Ordering::SeqCst) {
             is_news = true;
         }
-        // Last, for whoever reads it to know whether that was all.
+        // Last, so that its reader knows whether that was all.
         if let Some(ending) = ending {
             self.told.ended.store(written(ending), Ordering::SeqCst);
             is_news = true;
@@ -347,8 +348,8 @@ impl Life<'_> {
         Pid::from_raw(self.told.group.load(Ordering::SeqCst))
     }
 
-    /// Kills everything that the command has started until nothing is left, or the store may grant the
-    /// lock whatever this process does.
+    /// Kills everything that the command has started until all of it has ended, or the store may
+    /// grant the lock anyway.
     fn end_the_descent(&self, command: Pid) {
         let me = rustix::process::getpid();
         let (mut pause, mut looks, mut clean) = (LOOK_FIRST, 0_u32, 0_u32);
@@ -377,7 +378,7 @@ impl Life<'_> {
         }
     }
 
-    /// Gives the lease back where that has to be said, and ends.
+    /// Releases the lease in a server, and ends.
     fn end(&self) -> ! {
         let in_time = nanos(clock::now()) < self.told.deadline.load(Ordering::SeqCst);
         if let Some(last) = self.last.filter(|_| in_time) {
@@ -397,13 +398,13 @@ impl Life<'_> {
 
 fn close(files: &[RawFd]) {
     for fd in files {
-        // SAFETY: this process has no other use for these: with the supervisor's end open it would never
-        // see the line close, and the others belong to whoever reads the supervisor's output.
+        // SAFETY: this process does not use these descriptors. With the supervisor's end open it
+        // would never see the line close, and the others are the supervisor's output.
         unsafe { libc::close(*fd) };
     }
 }
 
-/// Whether a group is gone, where the system leaves what a process has started to nobody who asks.
+/// Whether a group is gone, on systems without subreapers.
 #[cfg(not(target_os = "linux"))]
 fn is_gone_by_its_group(group: Option<Pid>) -> bool {
     let gone =
@@ -417,8 +418,8 @@ const fn is_gone_by_its_group(_: Option<Pid>) -> bool {
     true
 }
 
-/// Puts this process before others, as far as it may: its one moment must not wait for them to have
-/// had their turn. It does next to nothing, so nobody goes short.
+/// Raises the priority of this process, if permitted: its one moment must not wait for others. It
+/// does little, so other processes keep their time.
 fn hurry() {
     rustix::process::setpriority_process(None, -20).ok();
     #[cfg(target_os = "linux")]
@@ -432,8 +433,8 @@ fn hurry() {
     }
 }
 
-/// When it is to be told again, where the leases are held for certain for `remaining`: also as soon as
-/// that has decided whether they were renewed in time, which is most of the grace before it kills.
+/// The time until it gets a new moment, with `remaining` until the deadline. A moment just after
+/// that deadline knows whether the leases were renewed, most of the grace before the kill.
 fn until_next(every: Duration, remaining: Duration) -> Duration {
     if remaining.is_zero() { every } else { every.min(remaining.saturating_add(AFTER_THE_LAST)) }
 }

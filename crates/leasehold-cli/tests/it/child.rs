@@ -23,7 +23,7 @@ fn the_command_inherits_what_leasehold_was_given_and_nothing_of_leaseholds_own()
     for site in [Site::embedded(), Site::at(server.url())] {
         for opened in ["exec 9<&-", "exec 7</dev/null 9</dev/null"] {
             let inherited = after(&site, opened, "-c 'ls /proc/$$/fd; :'").expect(0).stdout;
-            // Whoever runs this test may have left others open.
+            // The environment of this test may have left others open.
             let script = format!("{opened}; exec sh -c 'ls /proc/$$/fd; :'");
             let all = finish(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()));
             assert_eq!(inherited, all.expect(0).stdout);

@@ -243,7 +243,7 @@ fn whatever_tool_has_started_the_work_it_ends_before_the_next_holder_on_redis() 
     all_of(&ends, Some(&server));
 }
 
-/// One outage for all tools, since a server that stands still does so for everybody.
+/// One outage for all tools, since a stopped server stops for all of them.
 #[test]
 fn whatever_tool_has_started_the_work_it_ends_before_the_next_holder_after_an_outage() {
     let wrong: Vec<_> = thread::scope(|scope| {
@@ -368,7 +368,7 @@ fn what_may_not_be_signalled_keeps_the_lock_until_it_has_ended() {
         );
         return;
     }
-    // A copy that anybody runs as root, and that then is root's altogether.
+    // A copy that every user runs as root, with all its rights.
     let copied = "cp \"$(command -v perl)\" roots && chmod 4755 roots";
     assert!(
         Command::new("sh")

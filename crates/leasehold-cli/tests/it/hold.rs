@@ -1,4 +1,4 @@
-//! `hold`: how long it holds, and whether somebody learns of it.
+//! `hold`: how long it holds, and whether its caller learns of it.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

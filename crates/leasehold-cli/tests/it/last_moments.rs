@@ -90,7 +90,7 @@ fn a_wait_that_a_signal_ends_leaves_no_place_in_line_on_redis() {
     }
 }
 
-/// Somebody at the store's address who takes connections and says nothing.
+/// A silent listener at the store's address, which accepts connections.
 fn deaf_store() -> (TcpListener, Site) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let site = Site::at(format!("redis://{}", listener.local_addr().unwrap()));
@@ -164,7 +164,7 @@ fn a_limit_bounds_connecting_too_and_a_silent_store_is_not_busy() {
     site.line("run k -n -- echo never").complains(69, "redis://127.0.0.1");
 }
 
-/// Somebody who answers everything with OK.
+/// A server that answers everything with OK.
 fn store_that_nods() -> Site {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let site = Site::at(format!("redis://{}", listener.local_addr().unwrap()));
@@ -348,7 +348,7 @@ fn a_lease_whose_reader_stalls_is_given_back_when_a_signal_comes() {
     site.line("run -n k -- true").expect(0);
 }
 
-/// A pipe that takes nothing more until somebody reads.
+/// A full pipe.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = rustix::fs::fcntl_getfl(&writer).unwrap();

@@ -185,7 +185,7 @@ fn what_would_wait_behind_somebody_who_waits_for_a_command_around_it_ends_too() 
             until("it has the lock", || some("holders"));
             let line = format!("run {alone} k -- true");
             let writer = site.start(line.split_whitespace());
-            until("somebody waits", || some("waiters"));
+            until("one waits", || some("waiters"));
             std::fs::write(site.path("go"), "").unwrap();
             outer.finish().complains(75, "by a command around this one");
             writer.finish().expect(0);

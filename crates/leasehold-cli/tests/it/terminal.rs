@@ -80,7 +80,7 @@ impl Terminal {
         rustix::termios::tcflow(terminal, rustix::termios::Action::OOff).unwrap();
     }
 
-    /// What somebody would see who looks at a terminal of this size.
+    /// The screen of a terminal of this size.
     pub(crate) fn looks(&self, rows: u16, columns: u16) -> String {
         let mut screen = vt100::Parser::new(rows, columns, 0);
         screen.process(&self.screen.lock().unwrap());

@@ -51,7 +51,7 @@ fn a_thousand_locks_are_watched_filtered_looked_at_and_one_is_taken_away() {
     shows(&terminal, 100, "> many/429");
     terminal.type_in("g");
     shows(&terminal, 100, "> many/420");
-    // Somebody else uses one of those on the screen.
+    // Another command uses one of the locks on the screen.
     let _waiter = site.start(["run", "many/421", "--", "true"]);
     until("it is in line", || !lock(&site, "many/421")["waiters"].as_array().unwrap().is_empty());
     until("the line is shown", || {

@@ -326,7 +326,7 @@ fn the_first_process_of_a_container_ends_when_it_is_told_to_and_collects_what_it
     finish(&mut site.command(["run", "-n", "k", "--", "true"])).expect(0);
 }
 
-/// A file system on a loop device, which can be frozen: whoever writes to it then can't even be
+/// A file system on a loop device, which can be frozen: a process that writes to it then can't be
 /// killed.
 struct Freezer {
     place: PathBuf,

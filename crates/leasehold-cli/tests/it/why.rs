@@ -1,4 +1,4 @@
-//! `leasehold why`: what an operator learns of a lock that somebody wants.
+//! `leasehold why`: what an operator learns of a lock.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -70,7 +70,7 @@ fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
         topics.map(|finding| finding["topic"].as_str().unwrap().to_owned()).collect()
     };
     assert!(topics(&document(&site, "k")).contains(&"uptime".to_owned()));
-    // Where somebody holds it, that is the answer.
+    // A holder is the answer, if there is one.
     let plain = Site::at(server.url());
     let mut holder = plain.start(["hold", "k", "--ignore-stdin"]);
     holder.line();

@@ -499,7 +499,7 @@ mod tests {
         check("symbolic link");
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
-        check("no directory");
+        check("not a directory");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();

@@ -41,7 +41,7 @@ fn foreign_values_and_versions_are_distinguished() {
     check("WRONGTYPE", "…", Foreign, NotApplied, Next::Fail);
     check("LEASEHOLDFOREIGN", "…", Foreign, NotApplied, Next::Fail);
     let text = check("LEASEHOLDVERSION", "2", Unsupported, NotApplied, Next::Fail);
-    assert!(text.contains("version 2"), "{text}");
+    assert!(text.contains("format 2"), "{text}");
 }
 
 #[test]

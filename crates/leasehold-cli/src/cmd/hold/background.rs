@@ -2,8 +2,8 @@
 //!
 //! The child takes the lock and keeps it. The parent ends when the child reports that it has the lock.
 //!
-//! The back has a session of its own and none of the files that it was started with, so neither the end
-//! of a terminal, nor a key, nor a reader of a pipe concerns it. Both know of each other's end by the
+//! The back has a session of its own, and closes the files that it was started with. So the end of
+//! a terminal, keys and readers of pipes do not affect it. Both know of each other's end by the
 //! socket between them: a front that is gone before it has passed the fence on leaves nothing held.
 
 use std::fs::File;
@@ -136,7 +136,7 @@ pub(super) fn not_read() -> Failure {
     )
 }
 
-/// Ends what was said, and returns once the front has passed it on.
+/// Ends the output, and returns once the front has passed it on.
 ///
 /// # Errors
 ///
@@ -165,8 +165,8 @@ pub(super) async fn passed_on() -> Outcome<()> {
     }
 }
 
-/// Leaves standard output and error to those who wait for their end. An error file stays, since nobody
-/// waits for that.
+/// Leaves standard output and error to those who wait for their end. An error file stays open,
+/// since it has no waiting reader.
 pub(super) fn leave_output() {
     output::flush();
     if let Ok(null) = null() {
@@ -182,7 +182,8 @@ fn has_error_file() -> bool {
         .is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile)
 }
 
-/// Tells a process, on its standard error, which stays open no longer than that unless it is a file.
+/// Prints a message on the standard error of a process. That is closed afterwards unless it is a
+/// file.
 pub(super) fn tell(process: Pid, text: &str) {
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;

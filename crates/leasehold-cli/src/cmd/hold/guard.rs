@@ -29,7 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Told {
     /// When the store may grant the first lease to another holder.
     deadline: AtomicU64,
-    /// How long before that the holder learns of the loss: a short lease has a short grace, whatever was asked for.
+    /// How long before that the holder learns of the loss: a short lease has a short grace in any
+    /// case.
     grace: AtomicU64,
     /// Whether the holder has told the script of the loss.
     script_knows: AtomicBool,
@@ -137,7 +138,7 @@ impl Guard {
         self.process.ended().await;
     }
 
-    /// The script is told of the loss from here.
+    /// The script gets the message about the loss from here.
     pub(super) fn script_knows(&self) {
         self.page.0.script_knows.store(true, Ordering::SeqCst);
     }

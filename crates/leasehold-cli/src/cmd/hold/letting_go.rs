@@ -1,7 +1,7 @@
 //! Passes a request to release to a holder that is named by lock and fence, and its answer back.
 //!
-//! By a socket without a place in the file system: nothing is left behind, and there is nothing to find
-//! but a holder that lives. Both sides belong to one user, or to root.
+//! It uses an abstract socket: no file is left behind, and only a live holder has one. Both sides
+//! belong to one user, or to root.
 
 use crate::exit::Exit;
 
@@ -37,7 +37,7 @@ mod by_socket {
     /// A release at a store that is away takes as long as the command lets it, and this is longer.
     const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
-    /// Where the holder listens for those who know the fence.
+    /// Where the holder listens. The address needs the fence.
     fn address(key: &Key, fence: u64, place: &str) -> io::Result<SocketAddr> {
         // Names may be longer than an address, and nobody gains by two with one address.
         let hash = fnv::hash(&[place.as_bytes(), key.as_str().as_bytes()]);
@@ -49,7 +49,7 @@ mod by_socket {
     #[derive(Debug)]
     pub(crate) struct Ears(mpsc::Receiver<Asked>);
 
-    /// Somebody asked, and waits for the answer.
+    /// A release request whose sender waits for the answer.
     #[derive(Debug)]
     pub(crate) struct Asked(UnixStream);
 
@@ -76,7 +76,7 @@ mod by_socket {
             Ok(Self(asked))
         }
 
-        /// Returns when somebody asks. Cancel safe.
+        /// Returns at a release request. Cancel safe.
         pub(crate) async fn asked(&mut self) -> Asked {
             match self.0.recv().await {
                 Some(asked) => asked,
@@ -88,7 +88,7 @@ mod by_socket {
     impl Asked {
         pub(crate) fn answer(mut self, ended: &Ended) {
             let text = format!("{}\n{}", ended.exit.code(), ended.said.join("\n"));
-            // Who has gone meanwhile does not want to know.
+            // The sender may have ended meanwhile.
             self.0.set_nonblocking(false).and_then(|()| self.0.write_all(text.as_bytes())).ok();
         }
     }
@@ -97,7 +97,7 @@ mod by_socket {
         uid == 0 || Uid::from_raw(uid) == rustix::process::geteuid()
     }
 
-    /// Of a process in another namespace there is no number, which rustix's call can't say.
+    /// A process in another namespace has no number, which rustix's call can't express.
     fn uid_of_peer(stream: &UnixStream) -> io::Result<u32> {
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
@@ -114,7 +114,7 @@ mod by_socket {
         if asked == 0 { Ok(peer.uid) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Has a holder let go, and returns when it has, or with nothing where none hears it.
+    /// Has a holder release, and returns after that, or at once with `None` if no holder listens.
     pub(crate) fn ask(key: &Key, fence: u64, place: &str) -> Outcome<Option<Exit>> {
         let failed =
             |error: io::Error| Failure::system("request the release from the holder", &error);
@@ -135,7 +135,7 @@ mod by_socket {
             .and_then(|()| stream.read_to_string(&mut answer));
         if let Err(error) = read {
             return match error.kind() {
-                // It has let go for somebody else, who asked before.
+                // It has released for an earlier request.
                 io::ErrorKind::ConnectionReset => Ok(None),
                 _ => Err(failed(error)),
             };

@@ -37,7 +37,7 @@ use crate::status;
 
 /// How often to look whether a script that is being ended has.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The guard is told of the deadline this often, or ten times in a ttl.
+/// The guard gets the deadline this often, or ten times in a ttl.
 const TELL_EVERY_MAX: Duration = Duration::from_secs(1);
 const TELL_EVERY_MIN: Duration = Duration::from_millis(1);
 
@@ -110,7 +110,7 @@ pub(crate) async fn hold(args: &Hold, context: &Context) -> Outcome {
         biased;
         taken = request.take(context, &mut signals, manner) => taken?,
         ended = ended_meanwhile => return Err(ended),
-        // Nobody would learn that it is held.
+        // Without a reader the caller can't learn that it is held.
         () = output::reader_gone(), if args.background => return Err(Failure::silent(Exit::Output)),
     };
     if let Some(purpose) = purpose.as_ref().filter(|purpose| purpose.script.has_ended()) {
@@ -163,7 +163,7 @@ impl Drop for Guarded {
     }
 }
 
-/// A lock that is held for somebody.
+/// A lock that is held for a script, or until a signal.
 struct Holding<'a> {
     args: &'a Hold,
     context: &'a Context,
@@ -195,7 +195,7 @@ impl Holding<'_> {
                     end = &mut over => break end,
                     () = guard_ended => {}
                 }
-                // It was killed, and whoever did that may come for this process next.
+                // It was killed, and this process may be killed next.
                 guarded = self.guarded(held.leases()).unwrap_or_else(|failure| {
                     self.say(&format!(
                         "warning: nothing ends the script if this process is killed: {}",
@@ -237,7 +237,7 @@ impl Holding<'_> {
         Ok(ending.exit)
     }
 
-    /// Says what is held, and returns when it is to be held no longer.
+    /// Prints the fences, and returns at the end of the hold.
     async fn over(&self, leases: &Leases, signals: &mut Signals) -> End {
         let until = match self.until() {
             Ok(until) => until,
@@ -314,7 +314,7 @@ impl Holding<'_> {
         Ok(Some(Guarded { guard, teller: teller.abort_handle() }))
     }
 
-    /// Tells whoever the lock is held for.
+    /// Prints a message where the user of the lock sees it.
     fn say(&self, text: &str) {
         match &self.purpose {
             Some(purpose) if self.args.background => background::tell(purpose.script.pid(), text),
@@ -322,8 +322,8 @@ impl Holding<'_> {
         }
     }
 
-    /// Ends what the lock was held for, and lets go, as far as that can be done before another holder
-    /// may have it.
+    /// Ends the process that the lock was held for, and releases, before another holder may have
+    /// the lock.
     async fn end_lost(&self, held: Held, guard: Option<&Guard>) -> Ended {
         let leases = held.leases();
         let mut said = Vec::new();
@@ -416,7 +416,7 @@ async fn announce(leases: &Leases, args: &Hold) -> Outcome<()> {
         });
     }
     match output::data_patiently(&text).await {
-        // Nobody learns that it is held, so nobody relies on it either.
+        // Its reader is gone, so no work relies on the lock.
         Err(failure) if failure.exit == Exit::Success => return Err(background::not_read()),
         other => other?,
     }
@@ -440,7 +440,7 @@ fn input_closed() -> Outcome<oneshot::Receiver<()>> {
                 _ => {}
             }
         }
-        // Nobody waits any more if the lock was lost meanwhile.
+        // The receiver is gone if the lock was lost meanwhile.
         sender.send(()).ok();
     };
     thread::Builder::new()

@@ -14,7 +14,7 @@ use rustix::process::Pid;
 use crate::descent::Followed;
 use crate::failure::{Failure, Outcome};
 
-/// How often to look whether it has ended, where the system tells nobody.
+/// How often to look whether it has ended, on systems that do not report it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A process.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Script {
         self.has_ended() && descent.send(0).is_none_or(|sent| sent.alive == 0)
     }
 
-    /// One that has ended meanwhile gets none, and neither does who has its number then.
+    /// A process that has ended meanwhile gets none, also if another process has its number then.
     #[cfg(target_os = "linux")]
     fn send_alone(&self, signal: c_int) {
         use std::os::fd::AsRawFd as _;

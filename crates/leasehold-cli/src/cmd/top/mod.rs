@@ -1,7 +1,7 @@
 //! `leasehold top`: watch the locks in use in a terminal.
 //!
-//! The store is listed now and then; between two listings only the locks on the screen are asked for,
-//! so what this costs the store depends on the height of a terminal and not on how many locks there are.
+//! The store is listed now and then. Between two listings only the locks on the screen are
+//! inspected, so the cost depends on the height of the terminal, not on the number of locks.
 
 mod model;
 mod screen;
@@ -31,16 +31,17 @@ use crate::output;
 use crate::pauses::{Listings, until};
 use crate::signals::{Signals, number};
 
-/// The store is listed anew after this many looks, or a time that is long beside what it takes.
+/// The store is listed again after this number of looks, or a time that is long compared with a
+/// listing.
 const LOOKS_PER_LISTING: u32 = 5;
 
 /// What was learned of the store.
 #[derive(Debug)]
 enum News {
     Listed(leasehold::Result<Listing>, Duration),
-    /// Of some locks; those that nobody uses any more are `None`.
+    /// Some locks; unused ones are `None`.
     Looked(Vec<(Key, Option<LockInfo>)>),
-    /// What became of a lease that was to be taken away, and the lock after that.
+    /// The outcome of a force-release, and the lock after it.
     Released(String),
     Failed(String),
 }
@@ -69,7 +70,7 @@ pub(crate) async fn top(args: &Top, context: &Context) -> Outcome {
     }
     let client = match client {
         Some(client) => client,
-        // Somebody may make the store while this looks.
+        // Another process may make the store meanwhile.
         None => {
             return Err(Failure::new(
                 Exit::Store,

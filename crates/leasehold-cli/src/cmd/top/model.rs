@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::cli::Sort;
 
-/// As many digits of a fence as nobody types by accident.
+/// The number of digits of a fence that are not typed by accident.
 const DIGITS_MIN: usize = 4;
 
-/// A lock as it was when the store was asked.
+/// A lock at the time of the last look.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) info: LockInfo,
@@ -21,7 +21,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// How long somebody has held it, and how long the lease runs on, as they are by now.
+    /// How long it has been held, and the rest of the lease, as of now.
     pub(super) fn times(&self, holder: &HolderInfo, now: Instant) -> (Duration, Duration) {
         let since = now.saturating_duration_since(self.at);
         (holder.held_for.saturating_add(since), holder.remaining.saturating_sub(since))
@@ -142,7 +142,7 @@ impl Model {
         self.message = Some(text);
     }
 
-    /// Filters and sorts anew; the selection stays with its lock.
+    /// Filters and sorts again; the selection stays with its lock.
     fn arrange(&mut self, selected: Option<&Key>) {
         let passes = |seen: &&Seen| {
             let info = &seen.info;

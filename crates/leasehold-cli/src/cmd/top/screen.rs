@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::signals;
 use crate::stdout::Stdout;
 
-/// How often the thread that reads keys looks whether somebody still wants them.
+/// How often the thread that reads keys looks whether they are still read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A terminal that does not know its size has had this one for fifty years.
@@ -50,7 +50,7 @@ impl Screen {
         self.terminal.0.as_mut().map_or(Ok(()), |terminal| terminal.draw(draw).map(drop))
     }
 
-    /// Stops this process, as Ctrl-Z does where nobody has the screen.
+    /// Stops this process, as Ctrl-Z does without a full screen.
     pub(super) fn suspend(self) -> io::Result<Self> {
         drop(self);
         signals::suspend();

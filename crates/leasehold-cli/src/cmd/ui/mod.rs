@@ -1,7 +1,7 @@
 //! `leasehold ui`: show the locks in use on a web page, by server-sent events.
 //!
-//! The store is listed for as long as somebody looks, once for all of them. The page is one file that
-//! loads nothing from anywhere; what it is told is the document of `ls --json`, with a few fields more.
+//! The store is listed while pages are open, once for all of them. The page is one self-contained
+//! file. Its data is the document of `ls --json`, with a few fields more.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +52,7 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 
 type Page = Response<Either<Full<Bytes>, Channel<Bytes>>>;
 
-/// A lease that somebody takes away.
+/// A lease to force-release.
 #[derive(Debug)]
 struct Order {
     key: Key,
@@ -149,7 +149,7 @@ async fn serve(
     }
 }
 
-/// Something that is asked of the store, while all else goes on.
+/// A request to the store, while all else goes on.
 type Ongoing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Waits for its end, or for ever where there is nothing. Cancel safe.
@@ -203,13 +203,13 @@ async fn take_away(context: &Context, client: Option<Client>, order: Order) -> O
         Ok(None) => (StatusCode::CONFLICT, format!("\"{key}\": {NO_HOLDER}")),
         Err(failure) => (StatusCode::BAD_GATEWAY, failure.message.clone()),
     };
-    // Somebody who has gone needs no answer.
+    // A closed connection needs no answer.
     drop(answer.send((done.0, secret::redact(&done.1))));
     client.ok().flatten()
 }
 
-/// Connects where nobody has, for as long as `--retry-store` says: the store may be away at the start,
-/// or not made yet.
+/// Connects if needed, for as long as `--retry-store` says: the store may be away at the start, or
+/// not made yet.
 async fn connected(context: &Context, client: Option<Client>) -> Outcome<Option<Client>> {
     match client {
         None => context.connect_to_look().await,
@@ -292,7 +292,7 @@ fn page() -> Page {
     response
 }
 
-/// What became of a lock, from the log of the store: a document on each line.
+/// The events of a lock, from the log of the store: a document on each line.
 async fn past(query: &str, site: &Site) -> Page {
     let key = query.strip_prefix("key=").and_then(decoded).and_then(|key| Key::new(key).ok());
     let Some(key) = key else {
@@ -393,7 +393,7 @@ fn of_kind(kind: &'static str, body: Either<Full<Bytes>, Channel<Bytes>>) -> Pag
     response
 }
 
-/// What nobody can guess.
+/// A random secret.
 fn random() -> Outcome<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {

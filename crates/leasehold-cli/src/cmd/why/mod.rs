@@ -25,21 +25,21 @@ use crate::output::{self, JSON_VERSION};
 use crate::secret;
 use crate::typed;
 
-/// As many of each are told of as somebody reads.
+/// The number of each that a reader still reads.
 const SHOWN_MAX: usize = 20;
 
 /// As many events of a log are looked at.
 const LOOK_AT: usize = 200;
 
-/// What is known about a lock that somebody wants.
+/// What is known about a lock.
 #[derive(Debug)]
 struct Findings {
     info: LockInfo,
-    /// The process of each holder that is told of, where its name or the log says which that is.
+    /// The process of each printed holder, if its name or the log identifies it.
     processes: Vec<Option<Known>>,
     /// What the holders wait for themselves, or why that is not known.
     waits: Result<Vec<Chain>, String>,
-    /// Of a closed lock that nobody holds, where the store keeps a log.
+    /// The last run of a lock that is cooling down, if the store keeps a log.
     last_run: Option<LastRun>,
     store: Fitness,
 }
@@ -101,7 +101,7 @@ pub(crate) async fn why(args: &Why, context: &Context) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// Whether it is the store alone that can keep the lock from anybody.
+/// Whether only the store can prevent a grant.
 fn is_free(info: &LockInfo) -> bool {
     info.holders.is_empty() && info.closed_for.is_none()
 }
@@ -138,8 +138,8 @@ fn of_store(store: &Fitness) -> Vec<String> {
     lines
 }
 
-/// The processes of the holders that are told of. One with a name of its own is looked for in the log,
-/// where the store keeps one: its grant has the process beside the owner.
+/// The processes of the printed holders. One with a name of its own is looked for in the log, where
+/// the store keeps one: its grant has the process beside the owner.
 async fn processes(client: &Client, info: &LockInfo) -> Vec<Option<Known>> {
     let holders = info.holders.iter().take(SHOWN_MAX);
     let by_name = |holder: &HolderInfo| {
@@ -293,14 +293,14 @@ fn of_chain(chain: &Chain) -> Vec<String> {
     lines
 }
 
-/// What somebody can do about it, the gentlest first.
+/// The commands that help, the gentlest first.
 fn advice(info: &LockInfo, processes: &[Option<Known>]) -> Vec<String> {
     let Some(holder) = info.holders.first() else { return Vec::new() };
     let ask = typed::command_on("ask", &info.key);
     let force = typed::command_on(&format!("force-release --fence {}", holder.fence), &info.key);
     let shells = typed::shells_for(&ask);
     let mut lines = vec![format!("to end that, {shells}in this order:")];
-    // Of more holders than are told of, it is not known.
+    // The others were not examined.
     let has_ended = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.process.has_ended());
     if processes.len() == info.holders.len() && processes.iter().all(has_ended) {
         if processes.iter().flatten().any(|known| known.process.may_be_in_a_container()) {
