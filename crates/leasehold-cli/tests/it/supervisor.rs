@@ -103,7 +103,7 @@ fn a_rest_that_does_not_end_keeps_the_lock_until_a_second_signal_kills_it() {
             assert!(state(rest).is_some(), "it is waited for");
             let mut line = String::new();
             told.read_line(&mut line).unwrap();
-            assert!(line.contains("a part of it has not"), "{line}");
+            assert!(line.contains("a part of it runs on and keeps the lock"), "{line}");
             send(running.pid(), signal);
             running.finish().expect(128 + signal);
             gone(rest);

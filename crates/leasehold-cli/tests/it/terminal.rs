@@ -198,7 +198,7 @@ fn the_rest_of_a_command_that_ctrl_c_has_ended_keeps_the_lock_until_the_next_ctr
     let mut terminal = Terminal::shell(&site, line);
     terminal.shows("job-is-ready");
     terminal.type_in(CTRL_C);
-    terminal.shows("a part of it has not");
+    terminal.shows("a part of it runs on and keeps the lock");
     site.line("run -n k -- true").expect(75);
     let rest: u32 = site.read("rest").trim().parse().unwrap();
     assert!(state(rest).is_some(), "it is waited for");
@@ -309,7 +309,7 @@ fn a_background_job_says_what_it_has_to_on_a_terminal_that_stops_writers_and_kee
     crate::harness::appears(&site.path("pid"));
     site.line("ask k").expect(0);
     terminal.shows("leasehold: ");
-    terminal.shows("let go");
+    terminal.shows("requests the release");
     site.run(["run", "-n", "k", "--", "true"]).expect(75);
     terminal.type_in("kill %1; wait; echo code-$?; exit\n");
     terminal.ends();
@@ -384,7 +384,7 @@ fn a_long_wait_on_a_terminal_is_explained() {
     holder.line();
     let mut terminal = Terminal::leasehold(&site, &["run", "k", "--", "echo", "done"]);
     terminal.shows("leasehold: waiting: \"k\" is held by web-7");
-    terminal.shows("this is number 1 in line");
+    terminal.shows("this one at position 1");
     drop(holder);
     terminal.shows("done");
     assert_eq!(terminal.ends().code(), Some(0));
@@ -398,7 +398,7 @@ fn a_wait_is_explained_to_a_file_too_unless_it_is_to_be_quiet() {
     site.line("run shut --cooldown 1h -- true").expect(0);
     for (key, command, says) in [
         ("k", "run -w 1.5", "waiting: \"k\" is held by"),
-        ("k", "run -w 1.5", "number 1 in line"),
+        ("k", "run -w 1.5", "this one at position 1"),
         ("k", "wait -w 1.5", "waiting: \"k\" is held by"),
         ("shut", "run -w 1.5", "waiting: \"shut\" is cooling down for another"),
         ("shut", "acquire -w 1.5", "waiting: \"shut\" is cooling down for another"),
