@@ -406,6 +406,7 @@ impl RedisStoreBuilder {
             log: self.log,
             epoch: 0,
             seen: Arc::default(),
+            acquaintance: Arc::default(),
             unsent: Arc::default(),
             replication,
             location: location.into(),

@@ -1,5 +1,6 @@
 //! Waits until replicas have confirmed a connection's writes.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Effect, ErrorKind, Reason, Ttl, margin};
@@ -20,6 +21,27 @@ pub(crate) struct Replication {
     /// The longest lease of any client, if servers may forget leases by a restart. For this time
     /// after its start, a server's grants don't count.
     pub(crate) longest: Option<Ttl>,
+}
+
+/// The run of a server, as this process first met it.
+///
+/// A server whose clock was set back behind its start reports no age. It has still run for as long as this process
+/// knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Acquaintance(Mutex<Option<(String, Instant)>>);
+
+impl Acquaintance {
+    /// How long the server has certainly run, by its answer to [`Age::question`] that has just come.
+    pub(crate) fn age(&self, info: &Value, told: Duration) -> Duration {
+        let Some(run) = reply::run_id(info) else { return told };
+        let now = Instant::now();
+        let mut met = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = match &*met {
+            Some((known, since)) if *known == run => *since,
+            _ => met.insert((run, now)).1,
+        };
+        told.max(now.saturating_duration_since(since))
+    }
 }
 
 /// How long a server has run, as reported on a connection, which ends with the server.
@@ -143,6 +165,22 @@ mod tests {
 
     fn packed(cmd: &Cmd) -> String {
         String::from_utf8(cmd.get_packed_command()).unwrap().replace("\r\n", " ")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_clock_was_set_back_has_run_for_as_long_as_it_is_known() {
+        let info = |run: &str| Value::BulkString(format!("run_id:{run}\r\n").into_bytes());
+        let (known, seconds) = (Acquaintance::default(), Duration::from_secs);
+        let age = |run| known.age(&info(run), Duration::ZERO);
+        assert_eq!(age("one"), seconds(0));
+        tokio::time::advance(seconds(5)).await;
+        assert_eq!(age("one"), seconds(5));
+        assert_eq!(known.age(&info("one"), seconds(60)), seconds(60));
+        assert_eq!(age("two"), seconds(0), "it was restarted");
+        tokio::time::advance(seconds(3)).await;
+        assert_eq!(age("two"), seconds(3));
+        let anonymous = Value::BulkString(Vec::new());
+        assert_eq!(known.age(&anonymous, Duration::ZERO), seconds(0));
     }
 
     #[test]

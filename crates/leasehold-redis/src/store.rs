@@ -29,7 +29,7 @@ use crate::call::Request;
 use crate::classify::{Next, Verdict};
 use crate::listen::{self, GrantSource, Source};
 use crate::names::Names;
-use crate::replication::Replication;
+use crate::replication::{Acquaintance, Age, Replication};
 use crate::reply;
 use crate::request::{Answer, Deadline, Delivery};
 use crate::script::Scripts;
@@ -83,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) epoch: u64,
     /// The highest sequence that the store told of, counted from the Unix epoch.
     pub(crate) seen: Arc<AtomicU64>,
+    /// The server of a quorum's node.
+    pub(crate) acquaintance: Arc<Acquaintance>,
     pub(crate) unsent: Arc<Unsent>,
     pub(crate) replication: Option<Replication>,
     pub(crate) location: Arc<str>,
@@ -103,6 +105,7 @@ impl fmt::Debug for RedisStore {
             log,
             epoch: _,
             seen: _,
+            acquaintance: _,
             unsent,
             replication,
             location,
@@ -696,13 +699,13 @@ impl Store for RedisStore {
                 );
                 return Err(self.named(error, "ask for its age", None));
             }
-            let mut question = redis::cmd("INFO");
-            question.arg("server");
+            let question = Age::question();
             let (question, deadline) = (Request::plain(&question), Deadline::after(within));
             let answer = self.shared.transport.one(&question, deadline).await;
             let answer = answer.map_err(|verdict| self.error(&verdict, "ask for its age", None))?;
-            reply::uptime(answer.value)
-                .map(|uptime| Some(uptime.at_least))
+            let info = answer.value;
+            reply::uptime(info.clone())
+                .map(|told| Some(self.shared.acquaintance.age(&info, told.at_least)))
                 .map_err(|error| self.named(error, "ask for its age", None))
         })
     }

@@ -143,7 +143,7 @@ async fn a_process_of_another_namespace_stopped_inside_is_named_as_such() {
     };
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     let text = refused.to_string();
-    assert!(text.contains("of another container") && text.contains("1 there"), "{text}");
+    assert!(text.contains("process 1 of another container"), "{text}");
     kill_process(inner, Signal::CONT).unwrap();
     granted(store.acquire(&request("mine"), WITHIN).await.unwrap());
 }

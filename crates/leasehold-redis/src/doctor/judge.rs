@@ -491,8 +491,8 @@ pub(super) fn clock(reading: ClockReading) -> Finding {
         severity,
         CLOCK,
         found,
-        "leases run on the server's clock alone, so the difference is harmless; a step forward of \
-         that clock ends leases early",
+        "leases run on the server's clock alone; a step forward of it, or a server ahead of it in \
+         its place, ends leases early",
     )
     .advise(
         "keep both clocks by a time service that slews; release all locks before you set a \
