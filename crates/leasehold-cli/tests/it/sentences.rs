@@ -249,7 +249,7 @@ fn help_has_short_sentences_in_the_words_of_its_reader() {
                 let is_set_off = |line: &&str| line.starts_with("          ");
                 let is_list = paragraph.contains("Possible values:")
                     || prose.iter().any(|line| line.starts_with("  "))
-                        && !prose.iter().all(|line| is_set_off(line));
+                        && !prose.iter().all(is_set_off);
                 let text = prose.join(" ");
                 let longest = text.split(". ").map(words).max().unwrap_or_default();
                 let is_long = !is_list && longest > WORDS_MAX;
