@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 ///
 /// Leases are renewed on it, and the connections of Redis stores live there. So a future of this
 /// library that is spawned there goes on whatever the application's own runtimes do. A program
-/// without a runtime has this one. Each process has one such thread, named `leasehold`. It sleeps
+/// that has no runtime can use it instead. Each process has one such thread, named `leasehold`. It sleeps
 /// while it has no work, and ends with the process. A fork's child gets its own here.
 ///
 /// A task that blocks on it stops all renewals of the process while it does.

@@ -25,6 +25,16 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # What happens if …
+//!
+//! | … | then |
+//! | --- | --- |
+//! | a guard or a future is dropped | the client releases in the background, while the process lives |
+//! | the process dies | the lock is free after its ttl; on the embedded store at once |
+//! | the lease is lost | `guard.lost()` returns, `guard.fence()` is an error, and a release fails |
+//!
+//! A [`Guard`] derefs to [`HeldLease`], and has all its methods.
+//!
 //! # Which lock?
 //!
 //! | you want | make | and call | example |
@@ -60,7 +70,7 @@
 //! | `rediss://…` | the same, through TLS | `tls-rustls` or `tls-native` |
 //! | `redis+sentinel://host,host/name` | primaries that sentinels fail over; `rediss+sentinel://` through TLS | `redis` (default) |
 //! | `redis+cluster://host,host` | a cluster; `rediss+cluster://` through TLS | `redis` (default) |
-//! | `quorum+redis://host,host,host` | a majority of several servers | `quorum` and `redis` |
+//! | `quorum+redis://host,host,host` | a majority of several servers; `quorum+rediss://` through TLS | `quorum` and `redis` |
 //! | `quorum:STORE,STORE,STORE` | a majority of several stores of any kind | `quorum` |
 //! | `spread:NAME=STORE,NAME=STORE` | a sharded store: [each lock is in one of several](store::SpreadStore) | the features of its stores |
 //!
@@ -368,9 +378,13 @@
 //! it should depend on the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`]
 //! from the work.
 //!
-//! # Tests with paused time
+//! [`driver`] returns the runtime of that thread. Spawn there what must go on when your own runtime
+//! blocks or ends. A task that blocks there stops all renewals.
 //!
-//! Under `#[tokio::test(start_paused = true)]` use
+//! # Tests
+//!
+//! Tests need no server: they connect to `memory:`, a store of that client and its clones alone.
+//! With tokio's feature `test-util`, under `#[tokio::test(start_paused = true)]`, use
 //! `Client::builder().tokio_time().connect("memory:")`. Leases then run on the test's time. See
 //! [`ClientBuilder::tokio_time`].
 //!
@@ -413,8 +427,10 @@
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`]. [`RunError`] and [`NotChanged`] have one inside, with a value that
-//! would be lost otherwise. Branch on [`Error::kind`]. [`Error::effect`] says whether the operation
+//! There is one type, [`Error`]. [`RunError`] also has the body's value, and [`NotChanged`] the guard.
+//! Branch on [`Error::kind`]. Most programs match [`Timeout`](ErrorKind::Timeout) (the wait is over),
+//! [`Lost`](ErrorKind::Lost) and [`Late`](ErrorKind::Late) (stop), and
+//! [`Unavailable`](ErrorKind::Unavailable) (the store is away). [`Error::effect`] says whether the operation
 //! may have happened anyway. After a timeout that can be *unknown*. Messages name the lock and the
 //! store, but have no password or token in them.
 //!
