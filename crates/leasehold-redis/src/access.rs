@@ -34,21 +34,21 @@ use crate::sentinel::{Found, Said, Sentinels};
 use crate::server_clock::ServerClock;
 use crate::tls::Security;
 
-/// How often a server in use is asked whether it is still a primary, and for its clock, in passing.
+/// How often a request takes along the questions for the server's clock and its role.
 const LOOK_EVERY_MS: u64 = 2_000;
 
-/// Where a server is.
+/// How the address of a server is found.
 #[derive(Debug)]
 enum Finder {
-    /// Always there.
+    /// Always at this address.
     At(Endpoint),
-    /// A node of a cluster, which refers to the primary of a slot by itself.
+    /// A node of a cluster. It redirects requests to the primary of a slot.
     Node(Endpoint),
-    /// Where they say.
+    /// At the address that the sentinels name.
     Sentinels(Arc<Sentinels>),
 }
 
-/// Where passwords are from that a URL does not say.
+/// The providers of passwords that the URL does not have.
 #[derive(Default)]
 pub(crate) struct Sources {
     pub(crate) of_servers: Option<Provide>,
@@ -59,28 +59,28 @@ pub(crate) struct Sources {
 pub(crate) struct Access {
     finder: Finder,
     logins: Arc<Logins>,
-    /// Of the server's name, for all connections of the store.
+    /// The addresses of the server's name, for all connections of the store.
     pub(crate) addresses: Arc<Addresses>,
-    /// How long one attempt may take.
+    /// The limit of one attempt to connect.
     pub(crate) connect_timeout: Duration,
-    /// Where connections live.
+    /// The runtime that drives the connections.
     home: Arc<Home>,
-    /// Where the primary was when somebody last looked.
+    /// Where the primary was at the last look.
     current: Arc<watch::Sender<Option<Found>>>,
-    /// The task that follows it.
+    /// The task that follows the primary, under sentinels.
     following: Mutex<Option<AbortHandle>>,
-    /// At the server, for all connections of the store.
+    /// The server's room for the connections of the store.
     room: Arc<Room>,
 }
 
-/// On the process's own thread, unless another runtime was named.
+/// The process's own thread, unless the user set another runtime.
 enum Home {
-    /// Known once it is first needed.
+    /// Set when it is first needed.
     Driver(OnceLock<Driver>),
     Given(Handle),
 }
 
-/// A task that ends with this.
+/// A task that is aborted when this is dropped.
 pub(crate) struct Tied(AbortHandle);
 
 impl Tied {
@@ -99,8 +99,7 @@ impl Drop for Tied {
 }
 
 impl Home {
-    /// A process that was forked off has no thread that drives connections of its parent's, and shares their
-    /// sockets with it.
+    /// A forked child shares the sockets of its parent, and has no thread that drives them.
     fn is_ours(&self) -> bool {
         match self {
             Self::Driver(driver) => driver.get().is_none_or(Driver::is_ours),
@@ -172,7 +171,7 @@ impl Access {
         Ok(Self { finder, logins, addresses, connect_timeout, home, current, following, room })
     }
 
-    /// A node of a cluster, reached and logged in to in the same way.
+    /// Access to a node of a cluster, with the same login.
     pub(crate) fn sibling(&self, endpoint: Endpoint) -> Self {
         Self {
             finder: Finder::Node(endpoint),
@@ -186,7 +185,7 @@ impl Access {
         }
     }
 
-    /// The server at another address.
+    /// Access to the server at another address, with the same login.
     pub(crate) fn neighbour(&self, host: &str, port: u16) -> Option<Self> {
         let known = match &self.finder {
             Finder::At(endpoint) | Finder::Node(endpoint) => endpoint,
@@ -195,7 +194,7 @@ impl Access {
         Some(self.sibling(known.sibling(host, port)))
     }
 
-    /// Where that is, for people; nothing where sentinels decide on it.
+    /// The address, for people. `None` under sentinels, which may name another one at any time.
     pub(crate) fn location(&self) -> Option<String> {
         match &self.finder {
             Finder::At(endpoint) | Finder::Node(endpoint) => Some(endpoint.location()),
@@ -222,12 +221,12 @@ impl Access {
         self.home.runtime()
     }
 
-    /// What to tell callers when that runtime has ended, which only one that was named does.
+    /// The failure after that runtime has ended. Only a runtime that the user set can end.
     pub(crate) fn lost_runtime() -> Verdict {
         Verdict::unconnected("the runtime that connections were to live on has ended").give_up()
     }
 
-    /// Asks all sentinels, if there are some.
+    /// Asks all sentinels; `None` if there are none.
     pub(crate) async fn survey(&self) -> Option<Vec<Said>> {
         match &self.finder {
             Finder::At(_) | Finder::Node(_) => None,
@@ -241,8 +240,8 @@ impl Access {
                 Ok(Found { endpoint: endpoint.clone(), epoch: 0 })
             }
             Finder::Sentinels(sentinels) => {
-                // In a task of its own: a caller whose future is not polled for a while must not
-                // keep the others waiting for an answer that all share.
+                // All callers share the answer. In a task of its own, the question goes on even if
+                // the caller that began it is not polled.
                 let sentinels = Arc::clone(sentinels);
                 let asking = self.runtime()?.spawn(async move { sentinels.find().await });
                 let found = asking.await.map_err(|_| Self::lost_runtime())??;
@@ -252,7 +251,8 @@ impl Access {
         }
     }
 
-    /// A server that no user has named, but others have, for people.
+    /// How messages name a server whose address a cluster or sentinels gave. `None` if the URL gave
+    /// it.
     fn announced(&self, endpoint: &Endpoint) -> Option<String> {
         match &self.finder {
             Finder::At(_) => None,
@@ -263,7 +263,7 @@ impl Access {
         }
     }
 
-    /// The same of the server that is being connected to, as far as it is known.
+    /// The same for the server that an attempt to connect goes to, if it is known.
     pub(crate) fn reaching(&self) -> Option<String> {
         match &self.finder {
             Finder::At(_) => None,
@@ -304,10 +304,12 @@ impl Access {
             Finder::At(_) | Finder::Node(_) => opening.await,
             Finder::Sentinels(sentinels) => tokio::select! {
                 biased;
-                // They may be about to find out what we just did.
+                // An open connection to a primary is newer evidence than an answer of the
+                // sentinels.
                 link = opening => {
                     let link = link.map_err(Verdict::again)?;
-                    // It says so itself, whatever was said before.
+                    // The server itself has confirmed that it is the primary, which overrides all
+                    // earlier answers.
                     self.current.send_replace(Some(found.clone()));
                     self.follow(sentinels);
                     Ok(link)
@@ -326,14 +328,16 @@ impl Access {
         opened.map_err(|verdict| heard.explain(verdict))
     }
 
-    /// A connection to the server, at the one of its name's addresses where the locks are.
+    /// Opens a socket and logs in. If the server's name has several addresses, it takes the one
+    /// where the locks are.
     async fn enter(
         &self,
         endpoint: &Endpoint,
         protocol: Option<ProtocolVersion>,
     ) -> Result<(Socket, Arc<Given>), Verdict> {
         let at = match &self.finder {
-            // A node says of each slot whether it has it, whatever its names.
+            // Any address of a node will do, since the node redirects requests for slots that it
+            // lacks.
             Finder::Node(_) => None,
             Finder::At(_) | Finder::Sentinels(_) => {
                 let grace = self.grace();
@@ -345,7 +349,7 @@ impl Access {
         entered
     }
 
-    /// How long other addresses of a server are waited for.
+    /// How long to wait for the other addresses of a server.
     fn grace(&self) -> Duration {
         (self.connect_timeout / 4).min(Duration::from_secs(1))
     }
@@ -405,7 +409,7 @@ impl Access {
                 Finder::At(_) | Finder::Sentinels(_) => Role::ask(&mut connection).await.map(Some),
             }
         };
-        // Both go to the server at once.
+        // Both questions share one round trip.
         let ((), role) = tokio::join!(time, role);
         let role = role?;
         match &self.finder {
@@ -425,7 +429,7 @@ impl Access {
         Ok(link)
     }
 
-    /// Opens a connection for messages, on the runtime that this is called on; tells where to.
+    /// Opens a connection for notifications on the current runtime, and returns its server too.
     pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let found = self.find().await?;
         let attempt = async {
@@ -438,7 +442,7 @@ impl Access {
         Ok((ear, found, heard))
     }
 
-    /// Opens a connection whose server tells of changes to what was read through it.
+    /// Opens a connection on which the server reports changes to the keys that were read over it.
     #[cfg(feature = "interop")]
     pub(crate) async fn open_tracking(&self) -> Result<Tracking, Verdict> {
         let found = self.find().await?;
@@ -459,7 +463,7 @@ impl Access {
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_push_sender(pushed);
-        // It is logged in already.
+        // The socket is logged in already.
         let login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name();
@@ -471,14 +475,14 @@ impl Access {
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON");
         track.exec_async(&mut connection).await.map_err(asked)?;
-        // A node of a cluster refers to another one for what it does not have itself.
+        // A node of a cluster redirects requests for slots that it lacks.
         if !matches!(self.finder, Finder::Node(_)) {
             Role::ask(&mut connection).await?.check_alone(&found.endpoint)?;
         }
         Ok(Tracking { connection, pushes, from: found.clone(), _driver: driver })
     }
 
-    /// Follows the primary from now on, on the runtime that this is called on.
+    /// Follows the primary from now on, in a task on the current runtime.
     fn follow(&self, sentinels: &Arc<Sentinels>) {
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         if following.as_ref().is_none_or(AbortHandle::is_finished) {
@@ -544,7 +548,7 @@ impl Drop for Access {
     }
 }
 
-/// Takes in where the primary is said to be, but for what is older than what is known.
+/// Notes where the primary is, unless the answer is from an older epoch than the noted one.
 fn note(current: &watch::Sender<Option<Found>>, found: Found) {
     current.send_if_modified(|current| {
         let news = current.as_ref().is_none_or(|it| *it != found && it.epoch <= found.epoch);
@@ -576,11 +580,11 @@ fn login_to_sentinel(address: &Address) -> RedisConnectionInfo {
         .set_protocol(ProtocolVersion::RESP2)
 }
 
-/// A connection whose server tells of changes to what was read through it.
+/// A connection on which the server reports changes to the keys that were read over it.
 #[cfg(feature = "interop")]
 pub(crate) struct Tracking {
     pub(crate) connection: redis::aio::MultiplexedConnection,
-    /// Bounded by the keys that are tracked: the server tells of each once until it is read again.
+    /// Bounded by the number of tracked keys: the server reports each once until it is read again.
     pub(crate) pushes: tokio::sync::mpsc::UnboundedReceiver<redis::PushInfo>,
     /// The server.
     pub(crate) from: Found,
@@ -592,30 +596,30 @@ pub(crate) struct Link {
     pub(crate) pipe: Pipe,
     /// The server, and the fail-over epoch in which it was found.
     pub(crate) at: Found,
-    /// Left alone, it would wait for what the server says next.
+    /// Aborted with the link, or it would go on reading from the server.
     _driver: Tied,
-    /// What keeps it logged in, where that ends.
+    /// Renews the login, if the credentials expire.
     _login: Option<Tied>,
-    /// How long the server has run, once it was asked.
+    /// The server's age, once a request has read it.
     pub(crate) age: OnceLock<Age>,
     /// Calls without an answer since the last answer.
     pub(crate) silent: AtomicU32,
     pub(crate) clock: ServerClock,
     opened: Instant,
-    /// How long after that the server was last asked for its clock and its role.
+    /// When, in ms after `opened`, a request last read the server's clock and role.
     looked_ms: AtomicU64,
-    /// Whether its role is asked for. A node of a cluster refers to the primary by itself.
+    /// Whether requests read its role. A node of a cluster redirects to the primary by itself.
     tells_role: bool,
 }
 
 impl Link {
-    /// What a request says that is sent on it.
+    /// The epoch and the time limit that a request carries on this connection.
     pub(crate) fn stamp(&self, epoch: u64, deadline: Deadline) -> Stamp {
         Stamp { epoch, not_after: self.clock.late_after(deadline.not_after) }
     }
 
-    /// Whether the next requests ask for the server's clock, and its role, again: a primary can become a replica without
-    /// closing its connections, and may go on answering.
+    /// Whether the next requests must read the server's clock, and whether its role too. A primary
+    /// can become a replica without closing its connections, and go on answering.
     pub(crate) fn looks_again(&self) -> (bool, bool) {
         let looks = self.look_due().is_some_and(|(last, now)| {
             self.looked_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -623,12 +627,12 @@ impl Link {
         (looks, looks && self.tells_role)
     }
 
-    /// Whether it is time for that.
+    /// Whether such a look is due.
     pub(crate) fn is_to_look_again(&self) -> bool {
         self.look_due().is_some()
     }
 
-    /// When it was done last, and the present, if that is long ago.
+    /// The last look and the present, in ms after `opened`, if a look is due.
     fn look_due(&self) -> Option<(u64, u64)> {
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         let last = self.looked_ms.load(Ordering::Relaxed);
@@ -642,7 +646,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_to_sentinels_that_nobody_polls_any_more_holds_up_no_other() {
-        // It lets everybody in and answers nobody.
+        // It accepts connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis+sentinel://{}/m", silent.local_addr().unwrap());
         let address = Address::parse(&url).unwrap();

@@ -15,36 +15,36 @@ use crate::script::Script;
 use crate::slot::slot_of;
 use crate::unsent::Unsent;
 
-/// What most requests take for a lock with its key and arguments, and beside the locks.
+/// Room for one lock with its key and arguments, and for the rest of a request. Most need no more.
 const BYTES: usize = 160;
 const REST: usize = 160;
 
-/// What a request says of its client takes.
+/// The length of the argument about the client, in bytes.
 const CLIENT: usize = 26;
 
-/// Behind the digest, the number of keys stands before the first key.
+/// The index of the first key. The number of keys comes before it.
 const FIRST_KEY: usize = 1;
 
-/// What stands before the script takes less.
+/// Room for what comes before the script.
 const HEAD: usize = 48;
 
 /// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     script: &'a Script,
-    /// What follows the digest, as it is sent in the least epoch, and how many arguments that are.
+    /// The arguments after the digest, encoded for the lowest epoch, and their number.
     rest: Vec<u8>,
     arguments: usize,
-    /// Where the first key stands in it.
+    /// Where the first key is in `rest`.
     first_key: Range<usize>,
-    /// Where the fail-over epoch stands in it, and the least that it is.
+    /// Where the fail-over epoch is in `rest`, and its lowest value.
     epoch: Option<(usize, u64)>,
-    /// Where the moment stands in it after which it is late.
+    /// Where in `rest` the moment is after which the server refuses the request.
     not_after: Option<usize>,
     pub(crate) unsent: Option<Arc<Unsent>>,
 }
 
-/// An epoch as scripts take it, in the first bytes of an argument.
+/// An epoch as scripts read it, in the first two bytes of an argument.
 fn epoch_bytes(epoch: u64) -> [u8; 2] {
     u16::try_from(epoch.min(Fence::EPOCH_MAX)).unwrap_or(u16::MAX).to_le_bytes()
 }
@@ -62,7 +62,7 @@ impl<'a> Call<'a> {
         call
     }
 
-    /// One about so many locks, whose keys are to follow first.
+    /// A call about this number of locks. Their keys must be added first.
     pub(crate) fn about(script: &'a Script, locks: usize) -> Self {
         let room = BYTES.saturating_mul(locks).saturating_add(REST);
         let (rest, first_key) = (Vec::with_capacity(room), 0..0);
@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
         call
     }
 
-    /// Sends the messages that the server lets no script send.
+    /// Sends notifications as commands if the server lets no script publish them.
     pub(crate) fn telling(mut self, unsent: &Arc<Unsent>) -> Self {
         self.unsent = Some(Arc::clone(unsent));
         self
@@ -86,7 +86,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// An argument as it stands.
+    /// An argument of these bytes.
     pub(crate) fn put(&mut self, argument: impl AsRef<[u8]>) -> &mut Self {
         let bytes = argument.as_ref();
         resp::put_text(bytes, &mut self.rest);
@@ -102,13 +102,13 @@ impl<'a> Call<'a> {
     pub(crate) fn number(&mut self, number: u64) -> &mut Self {
         let mut digits = [0; 20];
         let mut left = &mut digits[..];
-        // There is room for any.
+        // The buffer has room for any number.
         let _written = write!(left, "{number}");
         let width = 20_usize.saturating_sub(left.len());
         self.put(digits.get(..width).unwrap_or_default())
     }
 
-    /// An argument that is made of all of these, one behind the other.
+    /// One argument of all these parts, in order.
     pub(crate) fn joined<'t>(&mut self, mut parts: impl ExactSizeIterator<Item = &'t [u8]>) {
         if parts.len() == 1 {
             self.put(parts.next().unwrap_or_default());
@@ -117,7 +117,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The argument that says when the request is late, by the clock of the server which gets it.
+    /// The moment after which the server refuses the request, by the server's clock.
+    /// [`Self::write`] enters it.
     #[cfg(feature = "interop")]
     pub(crate) fn not_after(&mut self) -> &mut Self {
         self.put(double_bytes(0));
@@ -125,8 +126,9 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The argument that says of the client: the epoch of whichever server gets the request, and at least this one; when
-    /// the request is late; the highest sequence that the client has seen; and for how long a lock is remembered, in µs.
+    /// The argument about the client. It begins with the epoch, which is at least `floor`, and the
+    /// moment after which the server refuses the request. [`Self::write`] enters both. The highest
+    /// sequence that the client has seen follows, and how long a lock is remembered, in µs.
     pub(crate) fn client(&mut self, floor: u64, seen: u64, retention: u64) -> &mut Self {
         let mut argument = [0; CLIENT];
         let [first, second] = epoch_bytes(floor);
@@ -142,7 +144,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The slot that all its keys share, for a call about one lock.
+    /// The slot of the first key. In a cluster, all keys of a call share it.
     pub(crate) fn slot(&self) -> u16 {
         match self.rest.get(self.first_key.clone()) {
             Some(record @ [_, ..]) => slot_of(record),
@@ -150,7 +152,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Appends the request as it is sent, with all of the script or only its digest.
+    /// Appends the request in the protocol's form, with the whole script or only its digest.
     pub(crate) fn write(&self, whole: bool, stamp: Stamp, out: &mut Vec<u8>) {
         let Script { source, digest, .. } = self.script;
         let (name, script) = if whole { ("EVAL", source) } else { ("EVALSHA", digest) };
@@ -185,22 +187,22 @@ impl<'a> Call<'a> {
         request
     }
 
-    /// As a part of many.
+    /// The request, with only the script's digest.
     pub(crate) fn by_digest(&self, delivery: Delivery) -> Request<'_> {
         Request { body: Body::Script { call: self, whole: false }, delivery }
     }
 }
 
-/// What is sent.
+/// The content of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
-    /// A command that any server answers alike.
+    /// A command without keys.
     Plain(&'a Cmd),
-    /// A script, with all of it or only its digest.
+    /// A script, sent whole or as its digest.
     Script { call: &'a Call<'a>, whole: bool },
 }
 
-/// A request, whose epoch is known only when a server was found for it.
+/// A request for any connection. The connection adds the [`Stamp`] of its server.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) body: Body<'a>,
@@ -220,7 +222,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The request as it goes to a server of which this is known.
+    /// The request with the stamp of its server.
     pub(crate) fn packed(&self, stamp: Stamp) -> Packed<'a> {
         match self.body {
             Body::Plain(cmd) => Packed::Command(Cow::Borrowed(cmd)),
@@ -229,7 +231,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What goes to a server.
+/// A request that is ready to be sent.
 pub(crate) enum Packed<'a> {
     Command(Cow<'a, Cmd>),
     Script { call: &'a Call<'a>, whole: bool, stamp: Stamp },

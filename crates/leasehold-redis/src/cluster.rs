@@ -1,9 +1,9 @@
 //! A cluster: the owner of each slot, and a supervised connection to each such node.
 //!
-//! Requests go to the primary of their slot, by a table that is asked for when it is first needed,
-//! when a node says that it is out of date, when a node does not answer, and now and then. A node
-//! that refers to another has not carried the request out, so it is sent there; nothing else is
-//! sent twice.
+//! Requests go to the primary of their slot, according to a table. The table is read when it is
+//! first needed, and now and then. It is also read when a node redirects a request or does not
+//! answer. A node that redirects a request has not carried it out, so it goes to the other node.
+//! All other requests are sent once.
 
 #[cfg(feature = "interop")]
 mod nodes;
@@ -36,13 +36,13 @@ use crate::transport::{Part, Parts, Transport};
 
 /// How long one node may take to give its table.
 const ASK_MAX: Duration = Duration::from_secs(1);
-/// How long the others are waited for once one has given it.
+/// How long to wait for the others once one has given it.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often the table is asked for while a node does not answer.
+/// How often to read the table while a node does not answer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A table as old as this is renewed in passing.
 const AGE_MAX: Duration = Duration::from_secs(15);
-/// How often a request follows a node that refers to another before it takes a rest.
+/// How many redirects a request follows before it pauses.
 const REDIRECTS_MAX: u32 = 5;
 
 /// The nodes of a cluster. Clones share their connections.
@@ -52,11 +52,11 @@ pub(crate) struct Cluster {
 }
 
 struct Inner {
-    /// How nodes are reached, but for their addresses.
+    /// How nodes are reached, except for their addresses.
     access: Arc<Access>,
     seeds: Vec<Endpoint>,
-    /// A table older than this is not used before it was renewed: a lock's record, which keeps its
-    /// epoch from going back, may be gone by then.
+    /// A table older than this must be renewed before use. By then, the record of a lock, which
+    /// keeps its epoch from going back, may be gone.
     too_old: Duration,
     map: watch::Sender<Option<Arc<Map>>>,
     asking: tokio::sync::Mutex<()>,
@@ -67,7 +67,7 @@ struct Inner {
 pub(crate) struct Map {
     table: Table,
     since: Instant,
-    /// Somebody could not reach a node of it.
+    /// Set when a node of it could not be reached, or redirected a request.
     doubted: AtomicBool,
     renewing: AtomicBool,
 }
@@ -109,7 +109,7 @@ impl Cluster {
         self.inner.map.borrow().clone()
     }
 
-    /// The table to go by.
+    /// The current table, renewed first if it is doubted or too old.
     async fn map(&self, deadline: Deadline) -> Result<Arc<Map>, Verdict> {
         here()?;
         let Some(map) = self.latest() else { return self.renewed(None, None, deadline).await };
@@ -133,8 +133,8 @@ impl Cluster {
         Ok(map)
     }
 
-    /// A table newer than `seen`. All who want one share the asking, which a task of its own does:
-    /// a caller whose future is not polled for a while must not keep the others waiting.
+    /// A table newer than `seen`. Callers that want one at the same time share the answer. A task
+    /// of its own reads it, since a caller that is not polled would delay the others.
     async fn renewed(
         &self,
         seen: Option<&Arc<Map>>,
@@ -237,7 +237,7 @@ impl Cluster {
         });
     }
 
-    /// The nodes for what any of them can answer, in an order of chance.
+    /// The primaries with slots, in random order.
     fn any(&self, table: &Table) -> Result<Vec<Endpoint>, Verdict> {
         let mut endpoints: Vec<_> =
             table.primaries.iter().map(|one| one.endpoint.clone()).collect();
@@ -269,7 +269,7 @@ impl Cluster {
         Err(failure)
     }
 
-    /// Opens a connection for messages to some node: each of them passes all messages on.
+    /// Opens a connection for notifications to some node: each node passes all of them on.
     pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let mut failure = Verdict::nobody_yet(
@@ -326,7 +326,7 @@ impl Cluster {
         }
     }
 
-    /// What an error says about the table.
+    /// Marks the table as doubted if the error calls for it.
     fn noted(&self, map: &Map, verdict: Verdict) -> Verdict {
         let away = verdict.kind == ErrorKind::Unavailable && verdict.next != Next::Retry;
         if away || verdict.not_primary || verdict.redirect.is_some() {
@@ -356,8 +356,8 @@ impl Cluster {
                 ));
             };
             let (owner, epoch) = (owner.endpoint.clone(), owner.epoch());
-            // While a slot is being moved, what is created at its next owner is in the epoch of
-            // the present one, so that nothing created there before is above it.
+            // While a slot is being moved, records at its next owner get the epoch of the present
+            // one. So no record that was created there before is above them.
             let routing = Routing { asking: asking.is_some(), epoch };
             let endpoint = asking.take().unwrap_or(owner);
             let answers =

@@ -1,12 +1,11 @@
 //! A connection to one server, and the supervisor that replaces it.
 //!
 //! All calls share one multiplexed connection. It is made when it is first needed, by one attempt
-//! that everybody who waits for it shares and nobody waits for longer than its own deadline. It is
-//! thrown away when it breaks, when the server turns out to be a read-only replica, when two calls
-//! in a row got no answer (a network that swallows packets never says that it does), and when the
-//! sentinels name another primary while a call waits.
+//! that all callers share, each until its own deadline. It is replaced if it breaks, if the server
+//! turns out to be a read-only replica, or if the sentinels name another primary while a call
+//! waits. A network that drops packets reports nothing, so two timeouts in a row also replace it.
 //!
-//! Nothing is sent twice here.
+//! This module sends each request once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,17 +31,17 @@ use crate::sentinel::{LOOK_EVERY, Said};
 use crate::server_clock::ServerClock;
 use crate::transport::{Part, Transport};
 
-/// Time-outs in a row after which a connection is given up.
+/// After this number of timeouts in a row, the connection is replaced.
 const SILENT_MAX: u32 = 2;
 
-/// How long a caller who can go elsewhere waits for a connection.
+/// How long a caller that can try another server waits for a connection.
 const HASTY_MAX: Duration = Duration::from_secs(1);
 
-/// Connections on which replicas are waited for. Requests about one lock share one, and what waits
-/// on it holds up the others.
+/// The number of connections for requests that wait for replicas. Requests about one lock share
+/// one, and a wait on it delays the requests behind it.
 const LANES: u16 = 8;
 
-/// Which of them a slot's requests go over.
+/// The number of the connection for a slot's requests.
 pub(crate) fn lane_of(slot: u16) -> u16 {
     slot % LANES
 }
@@ -57,15 +56,15 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    /// Whether there was ever a connection: then a failure to connect is a bad time, not a wrong
-    /// address, and worth waiting for.
+    /// Whether there was ever a connection. Then the address is right, and it is worth waiting for
+    /// the server.
     was_connected: bool,
     failures: u32,
     not_before: Option<Instant>,
     last_failure: Option<Verdict>,
 }
 
-/// The connection to one server, made anew as often as needed. Clones share it.
+/// The connection to one server, which is replaced whenever it fails. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Supervised {
     inner: Arc<Inner>,
@@ -73,18 +72,19 @@ pub(crate) struct Supervised {
 
 struct Inner {
     access: Arc<Access>,
-    /// Whether callers wait for a server that is away; else they are told, to go elsewhere.
+    /// Whether callers wait for a server that is away. Otherwise they get an error soon, and try
+    /// another server.
     patient: bool,
     state: Mutex<State>,
     lanes: OnceLock<Vec<Supervised>>,
 }
 
-/// What a caller knows about the server that it asks.
+/// What a caller knows about the server to which it sends.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Routing {
-    /// The slot is being moved there, and is not the server's yet.
+    /// The slot is being moved to this server, which does not own it yet.
     pub(crate) asking: bool,
-    /// The fail-over epoch, at least.
+    /// A lower bound of the fail-over epoch.
     pub(crate) epoch: u64,
 }
 
@@ -106,7 +106,7 @@ impl Supervised {
         Self::with(access, true)
     }
 
-    /// One whose callers are not kept waiting for a server that is away.
+    /// A connection whose callers don't wait for a server that is away.
     pub(crate) fn hasty(access: Arc<Access>) -> Self {
         Self::with(access, false)
     }
@@ -127,7 +127,7 @@ impl Supervised {
         &self.inner.access
     }
 
-    /// The connection for requests about this lock that must keep their order.
+    /// The connection for requests about this slot's locks that must keep their order.
     fn lane(&self, slot: u16) -> &Self {
         let lanes = self.inner.lanes.get_or_init(|| {
             let Inner { access, patient, .. } = &*self.inner;
@@ -184,7 +184,8 @@ impl Supervised {
         }
     }
 
-    /// The same, of an attempt that is under way or begins at once.
+    /// The same, for one attempt to connect: the one that is under way, or a new one. In a pause
+    /// between attempts it fails at once.
     async fn link_at_once(&self, deadline: Deadline) -> Result<Arc<Link>, Verdict> {
         let mut attempt = match self.step()? {
             Step::Use(link) => return Ok(link),
@@ -205,7 +206,7 @@ impl Supervised {
         }
     }
 
-    /// The same, with the name of a server that the user has not given.
+    /// Adds the server's name to a verdict, if the user has not given it.
     fn reaching(&self, verdict: Verdict) -> Verdict {
         match self.inner.access.reaching() {
             Some(server) => verdict.about(&server),
@@ -213,7 +214,7 @@ impl Supervised {
         }
     }
 
-    /// The connection, if there is one.
+    /// The open connection, if it can still be used.
     fn open_link(&self, state: &State) -> Option<Arc<Link>> {
         let Phase::Open(link) = &state.phase else { return None };
         let access = &self.inner.access;
@@ -273,8 +274,8 @@ impl Supervised {
         }
     }
 
-    /// A connection that is there, for requests whose own can't be made: those behind them on it wait for replicas
-    /// with them.
+    /// An open connection for requests whose own connection can't be made. The requests behind them
+    /// on it then wait for replicas too.
     fn spare_for(&self, requests: &[Request<'_>]) -> Option<(&Self, Arc<Link>)> {
         let own = self.lane_for(requests);
         let lanes = self.inner.lanes.get()?.iter().chain([self]);
@@ -282,7 +283,7 @@ impl Supervised {
         others.find_map(|lane| Some((lane, lane.open_link(&lane.inner.state())?)))
     }
 
-    /// The connection that requests are to be sent over.
+    /// The connection for these requests.
     fn lane_for(&self, requests: &[Request<'_>]) -> &Self {
         match requests.first() {
             Some(Request { delivery: Delivery::None, .. }) | None => self,
@@ -290,15 +291,15 @@ impl Supervised {
         }
     }
 
-    /// The connection for a request that goes by itself, with nothing before or behind it, if it is there.
+    /// The open connection for a request that needs no other command before or behind it.
     fn at_hand(&self, request: &Request<'_>) -> Option<Arc<Link>> {
         let alone = matches!(request.delivery, Delivery::None) && !self.inner.access.follows();
         let link = self.open_link(&self.inner.state()).filter(|_| alone)?;
         (!link.is_to_look_again()).then_some(link)
     }
 
-    /// Sends such a request. It is what most are, so it makes no room for anything else: where it is
-    /// changed, [`Supervised::send_over`] is too.
+    /// Sends such a request. Most requests are of this kind, so it leaves out what only others
+    /// need. A change here must be made in [`Supervised::send_over`] too.
     async fn send_alone(
         &self,
         link: &Arc<Link>,
@@ -358,7 +359,7 @@ impl Supervised {
             && let Err(verdict) = Role::of_hello(&hello).check()
         {
             self.inner.discard(link);
-            // A replica that lets clients write has done it, and nobody will know.
+            // A writable replica has carried the requests out, and its primary will not know.
             let verdict = verdict.with_effect(Effect::Unknown).give_up();
             return values
                 .into_iter()
@@ -366,7 +367,7 @@ impl Supervised {
                 .collect();
         }
         let announced = if routing.asking { values.remove(0).err() } else { None };
-        // Sent away again after a refused announcement, it is the refusal that has to be told.
+        // If the node refuses `ASKING` and then redirects the request, the refusal is the cause.
         let told = |verdict: Verdict| match &announced {
             Some(refused) if verdict.redirect.is_some() => refused.clone(),
             _ => verdict,
@@ -374,7 +375,7 @@ impl Supervised {
         let mut answers: Vec<Result<Answer, Verdict>> =
             values.into_iter().map(|value| Ok(Answer::new(value.map_err(told)?, epoch))).collect();
         if young.is_some() {
-            // Nothing in them counts, so no replica needs to have it.
+            // These answers prove no lease, so replicas need not confirm them.
             for answer in answers.iter_mut().flatten() {
                 answer.unconfirmed.clone_from(&young);
             }
@@ -384,7 +385,7 @@ impl Supervised {
             let mut to_confirm: Vec<&mut Answer> =
                 answers.iter_mut().flatten().filter(|answer| needed(&answer.value)).collect();
             if !to_confirm.is_empty() {
-                // The other half is for giving back what is not confirmed.
+                // The other half is for the release of what is not confirmed.
                 let wait = replication.wait(deadline.left() / 2);
                 let answer = self.ask(link, vec![command(wait)], deadline).await.pop();
                 let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
@@ -397,8 +398,8 @@ impl Supervised {
         answers
     }
 
-    /// Whether the server can be believed not to have forgotten a lease. It is asked for its age
-    /// once on each connection, which does not outlive it.
+    /// Fails if the server may have forgotten leases. Each connection reads the server's age once,
+    /// since the connection ends when the server restarts.
     async fn remembers(
         &self,
         link: &Arc<Link>,
@@ -487,14 +488,14 @@ impl Supervised {
         }
     }
 
-    /// Gives the connection up if the error says so.
+    /// Stops using the connection if the error calls for it.
     fn noted(&self, link: &Arc<Link>, verdict: Verdict) -> Verdict {
         link.clock.hear(&verdict);
         let follows = self.inner.access.follows();
         if matches!(verdict.next, Next::Drop | Next::Reconnect) || follows && verdict.not_primary {
             self.inner.discard(link);
         }
-        // Whoever follows a primary finds the next one in time.
+        // Callers that follow a primary find the next one in time.
         if follows && verdict.next == Next::Reconnect { verdict.again() } else { verdict }
     }
 
@@ -514,7 +515,7 @@ impl Inner {
         verdict.next == Next::Retry || verdict.next == Next::Reconnect && self.state().was_connected
     }
 
-    /// Takes in how an attempt to connect ended.
+    /// Notes the result of an attempt to connect.
     fn settle(&self, outcome: &Result<Arc<Link>, Verdict>) {
         if outcome.as_ref().is_err_and(|verdict| verdict.reason == Some(Reason::ServerFull)) {
             self.access.room().refused();

@@ -18,18 +18,18 @@ use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict, io_error};
 use crate::tls::{Stream, Tls};
 
-/// Unanswered probes begin after a quiet quarter of a minute, so a client behind a dead network
-/// notices before half a minute is over even when it sends nothing.
+/// Probes begin after 15 s of silence, so a client behind a dead network notices it within 30 s
+/// even if it sends no requests.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Sent bytes that nobody acknowledged for so long end the connection. Left to itself, Linux
-/// repeats them for a quarter of an hour.
+/// The connection ends if sent bytes stay unacknowledged for this time. By default, Linux repeats
+/// them for about 15 min.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens a socket, to one of the addresses of a name if it is said. Takes as long as the network
-/// does; the caller bounds it.
+/// Opens a socket: to the address `at`, if it is set, or to any address of the name. The caller
+/// must set a time limit, since the network may never answer.
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     at: Option<SocketAddr>,
@@ -65,13 +65,13 @@ async fn open(
     }
 }
 
-/// An open socket, which remembers how the server began if that was an error.
+/// An open socket, which remembers the server's first answer if it was an error.
 ///
-/// A server that turns a client away says why and closes, often before the client has written: the
-/// words are there to be read, though writing fails.
+/// A server that refuses a client sends the reason and closes, often before the client has written.
+/// The reason can still be read after a write has failed.
 pub(crate) struct Socket {
     inner: Box<dyn Stream>,
-    /// Writing has failed; what was sent before is still to be read.
+    /// Writing has failed. What the server sent before can still be read.
     broken: bool,
     begun: bool,
     /// The last two bytes that were read.
@@ -88,10 +88,11 @@ impl Socket {
         Self { inner, broken: false, begun: false, last: END_OF_LINE, heard }
     }
 
-    /// From here on nothing is sent of what the system has taken and could not send: the connection ends by a reset.
+    /// Has the connection end by a reset when it is closed: the system then drops what it could not
+    /// send.
     pub(crate) fn keep_nothing(&self) {
         if let Some(socket) = self.inner.tcp() {
-            // It may have ended.
+            // This fails if the connection has ended.
             drop(SockRef::from(socket).set_linger(Some(Duration::ZERO)));
         }
     }
@@ -100,8 +101,7 @@ impl Socket {
         self.heard.clone()
     }
 
-    /// Says who we are, which the client library does, and returns the socket with nothing under
-    /// way on it.
+    /// Logs in by means of the client library, and returns the socket with no request under way.
     pub(crate) async fn log_in(self, login: &RedisConnectionInfo) -> RedisResult<Self> {
         let lent = Lent(Arc::new(Mutex::new(Some(self))));
         let config =
@@ -117,7 +117,7 @@ impl Socket {
 pub(crate) struct FirstWords(Arc<OnceLock<String>>);
 
 impl FirstWords {
-    /// Enough of it to be recognised.
+    /// Enough to recognise the error.
     const BYTES_MAX: usize = 200;
 
     fn note(&self, bytes: &[u8]) {
@@ -125,14 +125,14 @@ impl FirstWords {
         let Some(end) = error.iter().position(|byte| *byte == b'\r') else { return };
         let line = error.get(..end).unwrap_or_default();
         let line = line.get(..Self::BYTES_MAX).unwrap_or(line);
-        // The client library names itself, which a server need not know or allow.
+        // The client library also sends its own name, and goes on if the server refuses that.
         let line = String::from_utf8_lossy(line).into_owned();
         if !line.to_ascii_lowercase().contains("setinfo") {
             drop(self.0.set(line));
         }
     }
 
-    /// What a failure to connect came from, which the failure itself may not tell.
+    /// The server's own reason for a failure to connect, if the server sent one.
     pub(crate) fn explain(&self, verdict: Verdict) -> Verdict {
         match self.0.get() {
             Some(line) if !verdict.answered => {
@@ -158,7 +158,7 @@ impl AsyncRead for Socket {
             self.heard.note(bytes);
         }
         match bytes {
-            // The client library takes what came of a text for the whole of it.
+            // The client library takes a text that was cut off for a whole one.
             [] if matches!(read, Poll::Ready(Ok(())))
                 && buffer.remaining() > 0
                 && self.last != END_OF_LINE =>
@@ -174,7 +174,8 @@ impl AsyncRead for Socket {
 }
 
 impl Socket {
-    /// Takes a failure to write for a success: reading tells more.
+    /// Reports a failure to write as a success, because reading may still return the server's
+    /// reason.
     fn unless_broken<T>(&mut self, written: Poll<io::Result<T>>, taken: T) -> Poll<io::Result<T>> {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
         match written {

@@ -1,4 +1,4 @@
-//! Keeps a client's wake channel: one connection that only listens, replaced when it breaks.
+//! Keeps a client's channel for notifications: one connection that is replaced when it breaks.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,18 +25,18 @@ use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::block;
 
-/// Messages kept for a client that does not read them. Beyond that it is told to ask again, which
-/// costs one request for each of its waiters.
+/// Notifications kept for a client that does not read them. Beyond that, the client learns that
+/// some may be lost, and sends one request for each of its waiters.
 pub(crate) const QUEUE_MAX: usize = 1024;
 
-/// A connection on which nothing came for so long is asked for a sign of life, and has so long to
-/// give it.
+/// After this time of silence, the client sends a ping, and waits for the answer for the other
+/// time.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const PONG_WITHIN: Duration = Duration::from_secs(3);
 
 /// How subscribed connections are made.
 pub(crate) enum Source {
-    /// With our own access.
+    /// With the store's own access.
     Own(Arc<Access>),
     /// To any node.
     Cluster(Cluster),
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// How connections of ours are made.
+    /// The access with which the store makes connections itself.
     fn access(&self) -> Option<&Access> {
         match self {
             Self::Own(access) => Some(access),
@@ -64,7 +64,7 @@ impl Source {
         }
     }
 
-    /// Whether requests lack a connection, for want of room.
+    /// Whether requests lack a connection because the server is full.
     fn is_in_the_way(&self) -> bool {
         self.access().is_some_and(|access| access.room().is_lacking())
     }
@@ -100,7 +100,7 @@ impl Source {
         })
     }
 
-    /// The same, on the runtime on which connections live: it is where their sockets are.
+    /// Subscribes on the runtime that drives the connections, because it owns their sockets.
     async fn subscribed_there(self: &Arc<Self>, channel: &str) -> Result<Subscribed, Verdict> {
         if self.is_in_the_way() {
             return Err(Verdict::nobody_yet(
@@ -127,7 +127,7 @@ impl Source {
     }
 }
 
-/// A connection that listens, and the server that it is to, where that can change.
+/// A subscribed connection, and its server if that can change.
 struct Subscribed {
     connection: Connection,
     from: Option<Found>,
@@ -135,7 +135,7 @@ struct Subscribed {
 
 enum Connection {
     Ours(Ear),
-    /// A user's, and an answer that it owes us.
+    /// From the user's client, with a ping that is not answered yet.
     Theirs {
         sink: PubSubSink,
         stream: PubSubStream,
@@ -144,8 +144,8 @@ enum Connection {
 }
 
 impl Connection {
-    /// The next message; or no message, but a sign of life. `None` when the connection has ended.
-    /// Cancel safe.
+    /// The next notification, or `Some(None)` for another sign of life. `None` when the connection
+    /// has ended. Cancel safe.
     async fn next(&mut self) -> Option<Option<Wake>> {
         match self {
             Self::Ours(ear) => match ear.hear(parse).await {
@@ -182,8 +182,8 @@ impl Connection {
 pub(crate) enum GrantSource {
     /// The message itself.
     Message,
-    /// The answer to a request, which brings more than the message: a message is a reason to ask at
-    /// once.
+    /// The answer to a request, which proves more than the notification. The notification is then
+    /// only a reason to send the request at once.
     Answer,
 }
 
@@ -213,7 +213,7 @@ async fn run(
     let mut connection = match source.subscribed_there(&channel).await {
         Ok(connection) => connection,
         Err(verdict) => {
-            // The receiver may have run out of time.
+            // The receiver may have timed out.
             drop(ready.send(Err(verdict)));
             return;
         }
@@ -257,7 +257,7 @@ impl Messages {
     /// Adds a message once there is room for it.
     async fn put(&self, message: Wake) {
         let mut message = Some(message);
-        // Nothing has to wake it: what takes the messages polls this when it has taken all.
+        // It needs no waker: the reader of the messages polls this when it has taken all.
         poll_fn(|_| {
             message = message.take().and_then(|message| self.try_put(message).err());
             if message.is_none() { Poll::Ready(()) } else { Poll::Pending }
@@ -274,7 +274,7 @@ struct Forwarder {
 }
 
 impl Forwarder {
-    /// Subscribes, trying for as long as it takes.
+    /// Subscribes, and tries again until it succeeds.
     async fn again(&self, source: &Arc<Source>, channel: &str) -> Subscribed {
         let mut failures = 0_u32;
         loop {
@@ -292,9 +292,9 @@ impl Forwarder {
         }
     }
 
-    /// Passes messages on until the connection ends, or is silent when it is asked for a sign of
-    /// life: a network that swallows packets, and a proxy that has forgotten the connection, never
-    /// say so. And until it is in the way, as it looks when it is told of a doubt.
+    /// Passes messages on until the connection ends or leaves a ping unanswered. The ping is for
+    /// networks that drop packets and proxies that forget connections. A doubt leads to a ping too,
+    /// or ends this if requests lack a connection.
     async fn forward(&self, mut connection: Connection, is_in_the_way: impl Fn() -> bool) {
         let mut heard_at = Instant::now();
         let mut asked_at: Option<Instant> = None;
@@ -321,7 +321,8 @@ impl Forwarder {
                     continue;
                 }
                 () = &mut look => {
-                    // Messages do not put it off themselves, which would cost each of them a timer.
+                    // A message leaves the timer alone, because resetting it each time would be
+                    // expensive.
                     let due = asked_at.map_or(heard_at + PING_EVERY, |asked| asked + PONG_WITHIN);
                     if due > Instant::now() {
                         look.as_mut().reset(due);
@@ -349,7 +350,7 @@ impl Forwarder {
     }
 }
 
-/// Whether the server answers, be it with an error.
+/// Whether the server answers, even with an error.
 async fn is_alive(mut sink: PubSubSink) -> bool {
     match timeout(PONG_WITHIN, sink.ping::<Value>()).await {
         Ok(Ok(_)) => true,
@@ -358,7 +359,7 @@ async fn is_alive(mut sink: PubSubSink) -> bool {
     }
 }
 
-/// The answer to a sign of life that was asked for; for ever while none was.
+/// The answer to the ping that is under way; without one it stays pending.
 async fn answered(ping: &mut Option<BoxFuture<'static, bool>>) -> bool {
     match ping {
         Some(ping) => ping.await,
@@ -381,7 +382,7 @@ fn parse(message: &[u8]) -> Option<Wake> {
     }
 }
 
-/// What tells a waiter that it is the first in line.
+/// The notification for a waiter that has become the first in the queue.
 pub(crate) fn first_in_line(ticket: u64, retry_after: Duration) -> Vec<u8> {
     let micros = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
     let mut message = Vec::new();
@@ -389,7 +390,8 @@ pub(crate) fn first_in_line(ticket: u64, retry_after: Duration) -> Vec<u8> {
     message
 }
 
-/// The messages of a connection that is read where they are waited for: no task hands them on.
+/// The messages of a connection. The task that waits for them also reads them, so none has to pass
+/// them on.
 struct Listening {
     messages: Arc<Messages>,
     doubts: Arc<Notify>,
@@ -397,8 +399,8 @@ struct Listening {
 }
 
 impl Listening {
-    /// Returns once what reads says that it listens. That gets where to put messages, what tells it of
-    /// doubts, and whom to tell when it is ready.
+    /// Returns once `read` reports that it listens. Its arguments are where to put messages, what
+    /// reports doubts, and where to report that it listens.
     async fn start<F>(
         deadline: Deadline,
         read: impl FnOnce(Arc<Messages>, Arc<Notify>, oneshot::Sender<Result<(), Verdict>>) -> F,
@@ -432,7 +434,7 @@ impl Listening {
             if let Some(wake) = self.messages.take() {
                 return Poll::Ready(wake);
             }
-            // Waiters have their own timers.
+            // The reader has ended. Waiters go on, because they have timers of their own.
             let Some(reading) = &mut self.reading else { return Poll::Pending };
             match reading.as_mut().poll(cx) {
                 Poll::Ready(()) => self.reading = None,

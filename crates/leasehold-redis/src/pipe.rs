@@ -20,13 +20,14 @@ use crate::dial::Socket;
 use crate::resp::{Inbox, Outbox, Write};
 use crate::room::Taken;
 
-/// A socket for which so many bytes wait is given up: no callers wait for so many answers.
+/// The connection ends if this many bytes wait for the socket. The requests of callers that still
+/// wait for their answers take far less.
 const UNSENT_MAX: usize = 16 * 1024 * 1024;
 
-/// Places that are kept when nobody has one.
+/// Above this number the memory of places is freed when all are free.
 const PLACES_KEPT: usize = 1024;
 
-/// The longest answer, in bytes: what a lock with a hundred thousand waiters is, and more.
+/// The longest answer, in bytes. A lock with a hundred thousand waiters fits.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// A connection whose requests may be under way at the same time.
@@ -42,15 +43,15 @@ struct Shared {
 }
 
 struct State {
-    /// There until the connection has ended.
+    /// `None` once the connection has ended.
     socket: Option<Socket>,
-    /// The same, at the server.
+    /// The connection's count in [`Room`](crate::room::Room), until it has ended.
     place: Option<Taken>,
     unsent: Outbox,
     driver: Option<Waker>,
-    /// Requests that are not answered yet, in order, by their places.
+    /// The places of the unanswered requests, in the order in which they were sent.
     asked: VecDeque<usize>,
-    /// A caller that is not polled keeps its own place, and no other.
+    /// One for each request under way. A caller that is not polled keeps only its own.
     places: Vec<Place>,
     free: Vec<usize>,
 }
@@ -59,12 +60,12 @@ enum Place {
     Free,
     Waits(Option<Waker>),
     Answered(RedisResult<Value>),
-    /// Nobody waits for the answer any more.
+    /// The caller no longer waits for the answer.
     Left,
 }
 
 impl Pipe {
-    /// A connection over a socket on which nothing is under way, and what drives it.
+    /// A connection over an idle socket, and the driver that must run for it.
     pub(crate) fn new(socket: Socket) -> (Self, Driver) {
         let state = State {
             socket: Some(socket),
@@ -81,12 +82,13 @@ impl Pipe {
         (Self { shared }, driver)
     }
 
-    /// Has the connection drop this when it ends.
+    /// Keeps this until the connection ends.
     pub(crate) fn keep(&self, place: Taken) {
         self.shared.state().place = Some(place);
     }
 
-    /// Has the connection end without what was not sent yet: its callers give that up. It goes on for those who wait.
+    /// Has the connection end by a reset, so the system drops what it could not send. Until then,
+    /// callers can still get their answers.
     pub(crate) fn keep_nothing(&self) {
         if let Some(socket) = &self.shared.state().socket {
             socket.keep_nothing();
@@ -98,8 +100,9 @@ impl Pipe {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Sends a request, and returns its answer. It is sent, and keeps its place, with the first poll.
-    /// Dropped after that, it is sent and its answer is left.
+    /// Sends a request, and returns its answer. The first poll sends it, in order with other
+    /// requests. If the future is dropped after that, the request is still sent and its answer
+    /// ignored.
     pub(crate) async fn ask(&self, command: &impl Write) -> RedisResult<Value> {
         let place = self.shared.send(|state| state.enqueue(command))?;
         Reply { shared: &self.shared, place: Some(place) }.told().await
@@ -122,7 +125,8 @@ impl Pipe {
     }
 }
 
-/// For what is asked of any connection. No pipeline is: that of the library may hold more than commands.
+/// For code that sends single commands over any connection. It refuses pipelines, because a
+/// pipeline of the library may hold more than commands.
 impl ConnectionLike for Pipe {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(self.ask(cmd))
@@ -148,8 +152,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts requests behind the others, and sends what the socket takes, if the driver is there to go on
-    /// with it.
+    /// Queues requests, and sends what the socket takes. The driver sends the rest; if it does not
+    /// run yet, it sends all.
     fn send<T>(&self, enqueue: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let sent = enqueue(&mut state);
@@ -161,7 +165,7 @@ impl Shared {
             _ => state.write(&mut Context::from_waker(&driver)),
         };
         let told = written.map_err(|error| self.end(&mut state, error.into())).err();
-        // It may be this task that has to yield before anybody can write.
+        // The socket may be blocked only until this task yields, so the driver tries again.
         let wakes = told.is_some() || !was_blocked && state.unsent.is_blocked();
         let now = wakes.then(|| driver.clone());
         state.driver = Some(driver);
@@ -170,12 +174,12 @@ impl Shared {
         sent
     }
 
-    /// Ends the connection, and answers all with the reason; returns whom to wake.
+    /// Ends the connection, and answers all requests with the reason. Returns the tasks to wake.
     fn end(&self, state: &mut State, why: RedisError) -> Vec<Waker> {
         self.ended.store(true, Ordering::Release);
         state.socket = None;
         state.place = None;
-        // It would keep the runtime's file descriptors.
+        // A waker keeps the runtime's file descriptors open.
         state.driver = None;
         state.unsent = Outbox::default();
         let mut told = Vec::new();
@@ -187,7 +191,8 @@ impl Shared {
 impl State {
     /// Puts a request behind all others; returns its place.
     fn enqueue(&mut self, command: &impl Write) -> RedisResult<usize> {
-        // Whatever ended it, nothing of this request is sent.
+        // Not the reason that ended the connection, which may leave open whether this request was
+        // sent.
         if self.socket.is_none() {
             return Err(gone());
         }
@@ -237,7 +242,7 @@ impl State {
                 }
                 match inbox.take() {
                     Ok(None) => break,
-                    // News that nobody asked for.
+                    // Pushed by the server without a request.
                     Ok(Some(Value::Push { .. })) => {}
                     Ok(Some(value)) => {
                         if !self.answer(Ok(value), told) {
@@ -250,7 +255,7 @@ impl State {
         }
     }
 
-    /// Gives an answer to whom it is for; returns whether anybody was to be answered.
+    /// Passes an answer to the oldest request. Returns whether there was one.
     fn answer(&mut self, answer: RedisResult<Value>, told: &mut Vec<Waker>) -> bool {
         let Some(place) = self.asked.pop_front() else { return false };
         match self.places.get_mut(place) {
@@ -278,7 +283,7 @@ impl State {
 /// The answer to a request that was sent.
 struct Reply<'a> {
     shared: &'a Shared,
-    /// Nothing once it was told.
+    /// `None` once the caller has the answer.
     place: Option<usize>,
 }
 
@@ -305,7 +310,7 @@ impl Reply<'_> {
             Some(Place::Free | Place::Left) | None => None,
         };
         drop(state);
-        // It may be the last of a task that has another reply.
+        // Dropped outside the lock: it may end a task, whose other replies then lock the state.
         drop(before);
         match answer {
             Some(answer) => {
@@ -330,11 +335,11 @@ impl Drop for Reply<'_> {
     }
 }
 
-/// Reads answers until the connection ends, which it does with this, too.
+/// Reads answers until the connection ends. Dropping it ends the connection.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     inbox: Inbox,
-    /// Whom to wake, kept for its room.
+    /// The tasks to wake. It is a field so that its memory is used again.
     told: Vec<Waker>,
 }
 
@@ -348,7 +353,7 @@ impl Driver {
         let mut state = shared.state();
         let ended = state.drive(inbox, told, cx).map(|why| shared.end(&mut state, why));
         drop(state);
-        // What is woken may do anything, and nothing is locked.
+        // Outside the lock, because a waker may run any code.
         told.drain(..).for_each(Waker::wake);
         ended.map(|told| told.into_iter().for_each(Waker::wake))
     }
@@ -361,12 +366,12 @@ impl Drop for Driver {
     }
 }
 
-/// Why a connection can't be used any more on which an answer came to nothing.
+/// The reason to end a connection that sent an answer without a request.
 fn unasked() -> RedisError {
     (redis::ErrorKind::Parse, "the server sent an answer without a request").into()
 }
 
-/// Why a connection that is not there any more can't be used.
+/// The error for requests to a connection that has ended.
 fn gone() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
@@ -428,7 +433,7 @@ mod tests {
                     for turn in 0..100 {
                         let number = caller * 1000 + turn;
                         match turn % 4 {
-                            // Polled once, or a few times, and left.
+                            // Polled a few times and dropped.
                             0 => {
                                 let left = request(number);
                                 let left = pipe.ask(&left);
@@ -566,7 +571,7 @@ mod tests {
         for number in 0..100 {
             let (its, large) = (pipe.clone(), Arc::clone(&large));
             callers.spawn(async move { its.ask(&*large).await });
-            // The socket always has something to do, and what it has done is forgotten.
+            // The socket takes bytes all the time, and the memory of sent ones is freed.
             let mut some = vec![0; if number < 50 { 100_000 } else { 1 }];
             tokio::task::yield_now().await;
             server.read_exact(&mut some).await.unwrap();

@@ -15,7 +15,7 @@ use crate::replication::Replication;
 pub(crate) struct Deadline {
     pub(crate) at: Instant,
     within: Duration,
-    /// When the first of its callers gives up: from then on the server does nothing of it.
+    /// When the first of its callers stops waiting: from then on the server refuses the request.
     pub(crate) not_after: Instant,
 }
 
@@ -59,7 +59,7 @@ impl Deadline {
     pub(crate) fn missed_unsent(self, last: Option<&Verdict>) -> Verdict {
         let within = self.rounded();
         let message = match last {
-            // That says how long it took, as an attempt that began before this request did.
+            // It names the limit of the attempt to connect, which began before this request.
             Some(last) if last.reason == Some(Reason::NoAnswer) => last.message().to_owned(),
             Some(last) => format!("no connection within {within:?}: {}", last.message()),
             None => format!("no connection within {within:?}; check the address"),
@@ -95,14 +95,14 @@ pub(crate) enum Delivery {
     Confirmed {
         replication: Replication,
         needed: fn(&Value) -> bool,
-        /// Whether it goes to a server that may have forgotten leases, too: for the place in line that
-        /// it keeps there, since its answer is worth nothing.
+        /// Whether a server that is warming up gets it too: its answer proves no lease there, but
+        /// it keeps the waiter's position in the queue.
         keeps_place: bool,
     },
 }
 
 impl Delivery {
-    /// The same for a request that keeps a place in line, or not.
+    /// The same for a request that may keep a position in the queue.
     pub(crate) fn keeping_place(self, keeps_place: bool) -> Self {
         match self {
             Self::Confirmed { replication, needed, keeps_place: _ } => {
@@ -125,7 +125,7 @@ impl Delivery {
     }
 }
 
-/// What each server receives differently in a request.
+/// The parts of a request that depend on the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stamp {
     /// The fail-over epoch in which the server was found.
@@ -135,14 +135,13 @@ pub(crate) struct Stamp {
     pub(crate) not_after: u64,
 }
 
-/// What a server said.
+/// An answer of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
     /// The fail-over epoch of the request.
     pub(crate) epoch: u64,
-    /// Why it proves nothing: replicas that were waited for lack it, or the server may have forgotten
-    /// leases.
+    /// Why it proves no lease: too few replicas confirmed it, or the server is warming up.
     pub(crate) unconfirmed: Option<Verdict>,
 }
 

@@ -1,21 +1,22 @@
-//! Remembers for how many connections of one store a server has room.
+//! Notes whether a server has room for the connections of one store.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-/// What all connections of one store know of it. Requests come first: where none of them has a connection, and one is
-/// refused for want of room, messages give theirs up.
+/// The state that all connections of one store share. Requests come first: if they have no
+/// connection and the server refuses one, the connections for notifications close.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Mutex<Places>);
 
 #[derive(Debug, Default)]
 struct Places {
-    /// Connections for requests that are there.
+    /// Open connections for requests.
     taken: usize,
-    /// Whether none was there when one was refused, and none has come since.
+    /// Set when the server refuses a connection for requests and none is open; unset when one
+    /// opens.
     is_lacking: bool,
-    /// What tells those for messages.
+    /// These wake the connections for notifications.
     listeners: Vec<Weak<Notify>>,
 }
 
@@ -24,7 +25,7 @@ impl Room {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection for requests, until what is returned is dropped.
+    /// Counts a connection for requests until the returned value is dropped.
     pub(crate) fn take(self: &Arc<Self>) -> Taken {
         let mut places = self.places();
         places.taken = places.taken.saturating_add(1);
@@ -33,7 +34,7 @@ impl Room {
         Taken(Arc::clone(self))
     }
 
-    /// Takes in that a connection for requests was refused for want of room.
+    /// Notes that the server refused a connection for requests because it is full.
     pub(crate) fn refused(&self) {
         let mut places = self.places();
         if places.taken > 0 || places.is_lacking {
@@ -47,12 +48,12 @@ impl Room {
         }
     }
 
-    /// Whether no request has a connection, for want of room.
+    /// Whether requests lack a connection because the server is full.
     pub(crate) fn is_lacking(&self) -> bool {
         self.places().is_lacking
     }
 
-    /// Has this notified once that is so.
+    /// Notifies this listener when requests begin to lack a connection.
     pub(crate) fn tell(&self, listener: &Arc<Notify>) {
         let mut places = self.places();
         places.listeners.retain(|other| other.strong_count() > 0);
@@ -60,7 +61,7 @@ impl Room {
     }
 }
 
-/// A connection for requests.
+/// A connection for requests, which counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken(Arc<Room>);
 

@@ -1,7 +1,7 @@
 //! Asks sentinels where the primary is, and in which fail-over epoch.
 //!
-//! All of them are asked at once, and `deployment` says whose answer counts. What they say is where
-//! to connect to; whether that is a primary, it is asked itself.
+//! The client asks all of them at once, and `deployment` decides whose answer counts. An answer
+//! only says where to connect. The server itself is then asked whether it is a primary.
 
 pub(crate) mod deployment;
 
@@ -29,26 +29,26 @@ pub(crate) use crate::sentinel::deployment::{Found, Said};
 
 /// How long one sentinel may take.
 const ASK_MAX: Duration = Duration::from_secs(2);
-/// How long the others are waited for once one has answered.
+/// How long to wait for the others once one has answered.
 const GRACE: Duration = Duration::from_millis(200);
 /// Answers as young as this are shared by all who ask.
 const FRESH: Duration = Duration::from_millis(250);
-/// How often sentinels are asked while a primary does not answer.
+/// How often to ask sentinels while a primary does not answer.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a connection has to be in use until its primary is followed.
 const FOLLOW_AFTER: Duration = Duration::from_millis(500);
-/// How often sentinels are asked though nothing is wrong: while all of them would tell, and while
-/// some of them would not.
+/// How often to ask sentinels in quiet times: rarely if all of them publish events to this client,
+/// often otherwise.
 const LOOK_RARELY: Duration = Duration::from_secs(10);
 const LOOK_OFTEN: Duration = Duration::from_secs(2);
-/// How soon they are asked once more when one of them has told of a change, or none has answered.
+/// How soon to ask again after an event, or if no sentinel has answered.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// What a sentinel publishes when it has promoted a replica, and when all that it watches goes by
-/// that. The first comes at once, from the sentinel that leads.
+/// The events of a promotion. The first comes at once, from the sentinel that leads the fail-over.
+/// The second comes when the sentinel has adopted the new primary.
 const EVENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
-/// How long a sentinel that lets nobody listen is left alone.
+/// How long to leave a sentinel alone that refuses the subscription.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// How often a sentinel that is listened to is asked for a sign of life.
+/// How often to check that a subscribed sentinel still answers.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const ADDRESS: &str = "GET-MASTER-ADDR-BY-NAME";
 
@@ -89,10 +89,11 @@ impl Sentinels {
         Ok(found)
     }
 
-    /// Follows the primary for as long as it is polled, and tells of each look at it.
+    /// Follows the primary while this is polled, and reports the result of each look.
     ///
-    /// Sentinels tell of a promotion as it happens to those who listen; who is no listener, or
-    /// can't be one, looks now and then. Whoever works for a moment only does neither.
+    /// Subscribed sentinels report a promotion as it happens. The look now and then is for
+    /// sentinels that refuse the subscription. It all begins after a delay, so that a program that
+    /// runs for a moment does neither.
     pub(crate) async fn follow(self: Arc<Self>, tell: impl Fn(Found)) -> ! {
         sleep(FOLLOW_AFTER).await;
         let news = Arc::new(News::default());
@@ -109,7 +110,7 @@ impl Sentinels {
             let found = self.find().await;
             let all = news.listening.load(Ordering::Relaxed) == self.hosts.len();
             pause = match &found {
-                // Who leads a fail-over may have been the last to answer.
+                // The sentinel that leads a fail-over may have been the last to answer.
                 Ok(_) if told => LOOK_AGAIN,
                 Ok(_) if all => LOOK_RARELY,
                 Ok(_) => LOOK_OFTEN,
@@ -151,7 +152,7 @@ impl Sentinels {
             let (one, again) = (self.one(host), self.one(host));
             asking.spawn(async move {
                 let said = one.say().await;
-                // Who does not say where the primary is would hold this up as well.
+                // A sentinel that failed to answer the first question would delay this one as well.
                 let no_quorum = match said.found {
                     Ok(_) => timeout(ASK_MAX, again.lacks_quorum()).await.unwrap_or_default(),
                     Err(_) => None,
@@ -187,8 +188,7 @@ impl Sentinels {
     }
 }
 
-/// The most telling of these failures: what somebody has to set right tells more than who is not
-/// there.
+/// The failure that helps most: one that an operator can mend comes before an absent sentinel.
 fn told_most(said: Vec<Said>) -> Verdict {
     let mut failures: Vec<Verdict> = said.into_iter().filter_map(|one| one.found.err()).collect();
     failures.sort_by_key(|verdict| verdict.kind == ErrorKind::Unavailable);
@@ -214,7 +214,7 @@ impl News {
             }
         }
         self.listening.fetch_add(1, Ordering::Relaxed);
-        // What was told before is not known.
+        // Events before the subscription were missed, so a look is due.
         self.told.notify_one();
         Listening(&self.listening)
     }
@@ -277,7 +277,7 @@ impl One {
         asked.map_err(|verdict| self.told(verdict))
     }
 
-    /// Passes on what it says about the primary, for as long as it is polled.
+    /// Notifies of its events about the primary, while this is polled.
     async fn listen(self, news: Arc<News>) -> ! {
         let mut failures = 0_u32;
         loop {
@@ -288,7 +288,7 @@ impl One {
                     let _listening = news.listen();
                     self.pass_on(connection, &news).await;
                 }
-                // Rights are not given from one second to the next.
+                // Permissions rarely change within seconds.
                 Ok(Err(verdict)) if verdict.kind == ErrorKind::Denied => sleep(REFUSED_FOR).await,
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -324,7 +324,7 @@ impl One {
         }
     }
 
-    /// An error of a sentinel, which has users of its own.
+    /// Explains an error of a sentinel, which has users of its own.
     fn told(&self, verdict: Verdict) -> Verdict {
         let sentinel = format!("sentinel {}", self.host);
         if verdict.kind != ErrorKind::Denied || verdict.lack.is_some() {
@@ -360,13 +360,13 @@ impl One {
         if before != after {
             return Err(Verdict::nobody_yet("the sentinels are failing over to another primary"));
         }
-        // A user who may not ask for these can do without.
+        // A user that lacks the permission for these two can do without.
         let circle = answer().ok().zip(answer().ok()).and_then(|(id, others)| circle(&id, &others));
         Ok((read(&self.host, &master, &before)?, circle))
     }
 }
 
-/// How a connection goes on that is logged in already.
+/// The settings for a connection that is logged in already.
 fn logged_in() -> RedisConnectionInfo {
     RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name()
 }
@@ -386,9 +386,9 @@ fn senseless() -> Verdict {
 /// Reads a sentinel's description of the primary and the address that it gave to clients before
 /// and after.
 ///
-/// A sentinel that leads a fail-over gives out the new address as soon as the new primary is one,
-/// and has raised the epoch in the same step; the address in its description changes last. The
-/// others may be behind, so its word has to count.
+/// A sentinel that leads a fail-over returns the new address as soon as the new primary is one. It
+/// raises the epoch in the same step, and changes the address in its description last. The others
+/// may be behind, so its answer has to count.
 fn read(sentinel: &Endpoint, master: &Value, address: &Value) -> Result<Found, Verdict> {
     let Value::Array(address) = address else { return Err(senseless()) };
     let [host, port] = &**address else { return Err(senseless()) };
@@ -403,7 +403,7 @@ fn read(sentinel: &Endpoint, master: &Value, address: &Value) -> Result<Found, V
 fn circle(id: &Value, others: &Value) -> Option<Circle> {
     let Value::Array(others) = others else { return None };
     let ids = others.iter().filter_map(|other| field(other, "runid"));
-    // One of which only the address is known so far has none.
+    // A sentinel that is known only by its address has no id yet.
     let others = ids.filter(|id| !id.is_empty()).map(str::to_owned).collect();
     Some(Circle { own: text(id)?.to_owned(), others })
 }

@@ -1,4 +1,4 @@
-//! What carries requests to a server or a cluster, over whichever connections.
+//! Carries requests to a server or a cluster, over connections of any kind.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::classify::Verdict;
 use crate::request::{Answer, Deadline};
 use crate::sentinel::Said;
 
-/// Carries requests to a server. Sends each once, and again only to another server when the first
-/// said that it had not carried it out.
+/// Sends each request once. It repeats one only at another server, after the first has reported
+/// that it did not carry the request out.
 pub(crate) trait Transport: Debug + Send + Sync + 'static {
-    /// One request, one answer; an error that the server answers with is judged.
+    /// One request and its answer. An error that the server returns becomes a [`Verdict`].
     fn one<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -28,8 +28,8 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         deadline: Deadline,
     ) -> BoxFuture<'a, Vec<Result<Answer, Verdict>>>;
 
-    /// One request on a connection that is there already; `None`, and nothing is sent, when there
-    /// is none. The request keeps its place among others from the first poll on.
+    /// One request over an open connection; `None` if there is no such connection. The first poll
+    /// fixes its order among other requests.
     fn at_once<'a>(
         &'a self,
         _request: &'a Request<'a>,
@@ -38,32 +38,32 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether it has [connections](Self::at_once) over which all locks are reached.
+    /// Whether each of its [open connections](Self::at_once) reaches all locks.
     fn combines(&self) -> bool {
         false
     }
 
-    /// Whether locks are spread over servers, so that no script can be about several.
+    /// Whether the locks are on several servers. Then a script can only be about locks of one slot.
     fn is_spread(&self) -> bool {
         false
     }
 
-    /// Whether another server may take the place of one, and may have forgotten what that one kept.
+    /// Whether another server may replace one, and may lack what that one kept.
     fn fails_over(&self) -> bool {
         false
     }
 
-    /// The servers that together keep all locks, where they are spread.
+    /// The servers that together keep all locks; `None` if one server keeps them.
     fn parts(&self, _deadline: Deadline) -> BoxFuture<'_, Result<Option<Parts>, Verdict>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// What the sentinels say that were named, where there are some.
+    /// The answers of the sentinels; `None` if there are none.
     fn sentinels(&self) -> BoxFuture<'_, Option<Vec<Said>>> {
         Box::pin(std::future::ready(None))
     }
 
-    /// What is at each address of the server that was named, where its name has several.
+    /// What is at each address of the server; `None` if its name has only one.
     fn addresses(&self) -> BoxFuture<'_, Option<Vec<Heard>>> {
         Box::pin(std::future::ready(None))
     }
@@ -79,9 +79,9 @@ pub(crate) struct Parts {
     pub(crate) servers: Vec<Part>,
     /// Whether every slot is with one of them.
     pub(crate) whole: bool,
-    /// What each server that was named answers to `CLUSTER NODES`, if it does.
+    /// The answers of the nodes in the URL to `CLUSTER NODES`, by location.
     pub(crate) views: Vec<(String, String)>,
-    /// Those that were named and say that they are no node of any cluster.
+    /// The nodes in the URL that report that they are in no cluster.
     pub(crate) loners: Vec<String>,
 }
 
@@ -89,6 +89,6 @@ pub(crate) struct Parts {
 pub(crate) struct Part {
     pub(crate) server: Arc<dyn Transport>,
     pub(crate) location: String,
-    /// In order; none of a server that may be about to get some.
+    /// Sorted. It is empty for a server that may soon get slots.
     pub(crate) slots: Vec<u16>,
 }
