@@ -26,13 +26,13 @@ use crate::script::SCRIPTS;
 use crate::store::{RedisStore, Shared};
 use crate::transport::Transport;
 
-/// How a server is reached, as far as it matters to who could listen in.
+/// How a server is reached, for the question who could listen in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkSecurity {
     Tls,
     Socket,
     Loopback,
-    /// Not encrypted; `private` unless the address is a public one.
+    /// Not encrypted. `private` is false for a public address.
     Plain {
         private: bool,
     },
@@ -60,7 +60,7 @@ impl LinkSecurity {
     }
 }
 
-/// Settings of a [`RedisStore`]. What stands in a URL counts before what is set here.
+/// Settings of a [`RedisStore`]. A setting in the URL overrides the same setting here.
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
@@ -129,16 +129,17 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) unless it has 1 to 64 bytes and no
-    /// blanks, control characters, braces or percent signs.
+    /// [`ErrorKind::Config`](leasehold_core::ErrorKind::Config) unless the prefix has 1 to 64
+    /// bytes. It is also returned for blanks, control characters, braces and percent signs.
     pub fn prefix(mut self, prefix: &str) -> Result<Self> {
         self.names = Names::new(prefix)?;
         Ok(self)
     }
 
-    /// For how long the last fence of an idle lock is kept, which is also for how long a late
-    /// release can be told from a lost one. The default is ten minutes. After it, the server's
-    /// clock alone keeps fences growing: set it longer than that clock could ever be set back.
+    /// How long the store keeps the last fence of an idle lock, and can distinguish
+    /// [`Release::Late`](leasehold_core::Release::Late) from a lost lease. The default is 10 min.
+    /// After that, only the server's clock keeps fences growing: set it longer than that clock
+    /// could ever be set back.
     ///
     /// # Errors
     ///
@@ -165,35 +166,36 @@ impl RedisStoreBuilder {
         Ok(self)
     }
 
-    /// How long one attempt to connect may take, TLS and login included. The default is 5 s. Calls
-    /// that wait for it end at their own time all the same. [`connect`](Self::connect) has twice as long,
-    /// for it sends a first request too.
+    /// The limit of one attempt to connect, with TLS and login. The default is 5 s. Calls that wait
+    /// for the connection still end at their own deadlines. [`connect`](Self::connect) has twice
+    /// this time, because it also sends a first request.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The password to log in with, where the URL has none. Shown nowhere.
+    /// The password to log in with, if the URL has none. It is shown nowhere.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self.credentials = None;
         self
     }
 
-    /// The password to log in to sentinels with, where the URL has none. Shown nowhere.
+    /// The password to log in to sentinels with, if the URL has none. It is shown nowhere.
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.sentinel_password = Some(password.into());
         self.sentinel_credentials = None;
         self
     }
 
-    /// What to log in with, where the URL has neither a password nor a `password_file`: from a secret store, say, that
-    /// gives out a new password each hour.
+    /// Provides the login, unless the URL has a password or a `password_file`. An example is a
+    /// secret store that issues a new password each hour.
     ///
-    /// It is called when the first connection is made, when a server refuses what was returned, and in time
-    /// [before it ends](Credentials::valid_for): then connections that are open log in anew, and none is cut. It
-    /// may block, since it has a thread of its own; it is called once at a time, and an attempt to connect waits for
-    /// it no longer than its own [time](Self::connect_timeout). After an error, what was returned before is tried.
+    /// The store calls it for the first connection, after a server has refused its last result, and
+    /// in time [before that result ends](Credentials::valid_for). Open connections then log in
+    /// again, and stay open. It may block, since it has a thread of its own. It is called once at a
+    /// time. An attempt to connect waits for it within its own [limit](Self::connect_timeout).
+    /// After an error, the store tries the last result again.
     ///
     /// ```
     /// use leasehold_redis::{Credentials, RedisStore};
@@ -212,7 +214,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The same for sentinels, where the URL has neither a `sentinel_password` nor a
+    /// The same for sentinels, unless the URL has a `sentinel_password` or a
     /// `sentinel_password_file`.
     pub fn sentinel_credentials(
         mut self,
@@ -223,19 +225,20 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Counts a grant, and a renewal, only when so many replicas have it, for which it waits this
-    /// long, and never longer than a quarter of the ttl. The default is 0: not at all.
+    /// Counts a grant or a renewal only when this many replicas have it. The store waits for them
+    /// for this time, but at most for a quarter of the ttl. The default is 0: the store does not
+    /// wait.
     ///
-    /// A grant that they do not have in time is given back, and the error is
-    /// [`ErrorKind::NotReplicated`](leasehold_core::ErrorKind::NotReplicated). A renewal that they
-    /// do not have in time does not move the lease's deadline. A lease that was handed over in
-    /// line is confirmed by a request of its new holder's before it counts, which costs a round
-    /// trip. Half of the replicas or more makes it likely, not certain, that a replica which has
-    /// the grant is the one that is promoted; see `docs/faults.md`.
+    /// If too few replicas have a grant in time, the store releases it and returns
+    /// [`ErrorKind::NotReplicated`](leasehold_core::ErrorKind::NotReplicated). If too few have a
+    /// renewal in time, the lease's deadline stays. A lease that passed to a waiter counts once its
+    /// new holder has confirmed it by a request, which costs a round trip. With half of the
+    /// replicas or more, a promoted replica is likely, but not certain, to have the grant; see
+    /// `docs/faults.md`.
     ///
-    /// In a URL: `?replicas=1&replicate_timeout=500ms`. Not with borrowed connections, whose other
-    /// users would be held up: acquiring is refused as
-    /// [`ErrorKind::Unsupported`](leasehold_core::ErrorKind::Unsupported) then.
+    /// In a URL: `?replicas=1&replicate_timeout=500ms`. With borrowed connections, acquiring fails
+    /// with [`ErrorKind::Unsupported`](leasehold_core::ErrorKind::Unsupported), because a wait
+    /// would delay their other users.
     ///
     /// # Errors
     ///
@@ -247,8 +250,8 @@ impl RedisStoreBuilder {
         Ok(self)
     }
 
-    /// Counts a grant, and a renewal, only when the server, and as many replicas as
-    /// [`replicate`](Self::replicate) says, have it on their disks. The default is no.
+    /// Counts a grant or a renewal only when the server has it on its disk, and as many replicas as
+    /// [`replicate`](Self::replicate) sets have it on theirs. The default is no.
     ///
     /// Works on Redis 7.2, Valkey 7.2 and later, with an append-only file. In a URL: `?fsync=yes`.
     pub fn fsync(mut self, fsync: bool) -> Self {
@@ -256,15 +259,16 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The longest lease that anybody takes from these servers, where grants are confirmed by
-    /// [replicas](Self::replicate). A server that was started less than this ago may have forgotten
-    /// leases, and grants none: the error says when it will
-    /// ([`Error::retry_after`](leasehold_core::Error::retry_after)), and a request that waits in line
-    /// keeps its place. Longer leases are refused. All users of the servers give the
-    /// same. The default is a minute. In a URL: `?replicas=1&max_ttl=2m`.
+    /// The longest lease on these servers, if [replicas](Self::replicate) confirm grants. A server
+    /// that was started less than this ago may have forgotten leases, so its grants don't count
+    /// yet. The error says when they will
+    /// ([`Error::retry_after`](leasehold_core::Error::retry_after)), and a waiter keeps its
+    /// position in the queue. Longer leases are refused. All users of the servers must set the same
+    /// value. The default is 1 min. In a URL: `?replicas=1&max_ttl=2m`.
     ///
-    /// Each connection asks its server once for its age (`INFO server`). Without
-    /// [`replicate`](Self::replicate), and with [`fsync`](Self::fsync), nothing is asked.
+    /// Each connection reads its server's age once (`INFO server`). It does so only with
+    /// [`replicate`](Self::replicate), and only if [`fsync`](Self::fsync) and
+    /// [`keep_leases`](Self::keep_leases) are off.
     ///
     /// # Errors
     ///
@@ -274,23 +278,24 @@ impl RedisStoreBuilder {
         Ok(self)
     }
 
-    /// Says that the servers keep their leases through restarts, so that one which was started not
-    /// long ago is believed, and leases of any length are. The default is no. In a URL:
+    /// States that the servers keep their leases through restarts. A server's grants then count
+    /// right after its start, and leases may have any length. The default is no. In a URL:
     /// `?replicas=1&keep_leases=yes`.
     pub fn keep_leases(mut self, keep: bool) -> Self {
         self.keep_leases = keep;
         self
     }
 
-    /// The runtime on which connections live, instead of the process's own thread. Every request needs it to go
-    /// on, renewals included: one that stands still or ends costs leases. For tests that pause a runtime's time.
+    /// The runtime that drives the connections, instead of the process's own thread. All requests
+    /// need it, renewals included: if it stands still or ends, leases are lost. It is meant for
+    /// tests that pause a runtime's time.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// A client with which a store on borrowed connections opens its wake channel. Without one,
-    /// its waiters find out by asking.
+    /// The client with which a store on borrowed connections opens its channel for notifications.
+    /// Without it, waiters poll.
     pub fn subscriptions(mut self, client: redis::Client) -> Self {
         self.subscriptions = Some(client);
         self
@@ -304,7 +309,7 @@ impl RedisStoreBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is left behind on the server.
+    /// Cancel safe: it leaves no trace on the server.
     pub async fn connect(self, url: &str) -> Result<RedisStore> {
         let patience = self.connect_timeout.saturating_mul(2);
         let store = self.connect_lazy(url)?;

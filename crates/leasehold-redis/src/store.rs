@@ -39,30 +39,31 @@ use crate::unsent::Unsent;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///
-/// Cheap to clone; clones share connections, which live on the process's own thread
-/// ([`Driver`](leasehold_clock::Driver)) and need no runtime of their callers to go on. Made by
-/// [`RedisStore::connect`] from a URL, or by [`RedisStore::builder`] from anything else. A fork's child
-/// needs a store of its own.
+/// Clones are cheap and share connections. The connections live on the process's own thread
+/// ([`Driver`](leasehold_clock::Driver)), so they go on without a runtime of the callers.
+/// [`RedisStore::connect`] makes a store from a URL, [`RedisStore::builder`] from anything else. A
+/// fork's child needs a store of its own.
 ///
 /// # Guarantees
 ///
 /// Every operation is one script, so it happens as a whole or not at all, on the server's clock. A
-/// lease survives what the server's data survives: with persistence, a restart; without, nothing,
-/// but fences go on growing, because they are at least the time.
+/// lease is as durable as the server's data: it survives a restart only with persistence. Fences go
+/// on growing in any case, because they are at least the time.
 ///
-/// A fail-over loses what the promoted replica had not received. Fences grow over it, since they are
-/// at least the time. See [`RedisStoreBuilder::replicate`] for grants that count only when replicas
+/// A fail-over loses what the promoted replica had not received. Fences grow over it, since they
+/// are at least the time. With [`RedisStoreBuilder::replicate`], grants count only when replicas
 /// have them.
 ///
 /// # Time
 ///
-/// Each operation is bounded by the time its caller gives, connecting included. A connection that
-/// was lost is made again in the background of the next call, with pauses of 50 ms to 1.5 s.
+/// Each operation ends within the time that its caller gives, connecting included. The next call
+/// replaces a lost connection in the background, with pauses of 50 ms to 1.5 s between attempts.
 ///
 /// # Cancel safety
 ///
-/// Dropping a future leaves it open whether the server carried the operation out. A `leave` sent
-/// afterwards is carried out after it, unless the connection was replaced in between; the lease's expiry is the last resort.
+/// After a future is dropped, the server may still carry the operation out. It carries out a later
+/// `leave` after it, unless the connection was replaced in between. The lease's expiry is the last
+/// resort.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) shared: Arc<Shared>,
@@ -71,19 +72,19 @@ pub struct RedisStore {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Where one call can be about several locks.
+    /// Present if one call can be about several locks.
     pub(crate) combiner: Option<Arc<Combiner>>,
     pub(crate) wake: Option<Arc<Source>>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) names: Names,
     pub(crate) fence_retention: Duration,
-    /// How many events to log of each lock; none unless told to.
+    /// How many events to log of each lock, by default 0.
     pub(crate) log: u32,
-    /// The least fail-over epoch; each server is asked in its own.
+    /// A lower bound of the fail-over epoch, for all servers.
     pub(crate) epoch: u64,
-    /// The highest sequence that the store told of, counted from the Unix epoch.
+    /// The highest fence sequence in the server's answers, counted from the Unix epoch.
     pub(crate) seen: Arc<AtomicU64>,
-    /// The server of a quorum's node.
+    /// Remembers the server's process, to know the age of one whose clock was set back.
     pub(crate) acquaintance: Arc<Acquaintance>,
     pub(crate) unsent: Arc<Unsent>,
     pub(crate) replication: Option<Replication>,
@@ -141,24 +142,27 @@ impl RedisStore {
     /// rediss+sentinel, rediss+cluster, valkey+…, valkeys+…: as above
     /// ```
     ///
-    /// Settings: `prefix` keeps locks apart from those of others on the same server (default
-    /// `leasehold`), `fence_retention` says for how long an idle lock's last fence is kept (default
-    /// `10m`), `log` is as in [`RedisStoreBuilder::log`], `protocol` is `resp2` (default) or `resp3`, `replicas`, `replicate_timeout`,
-    /// `fsync`, `max_ttl` and `keep_leases` are as in [`RedisStoreBuilder::replicate`],
-    /// [`RedisStoreBuilder::fsync`], [`RedisStoreBuilder::max_ttl`] and
-    /// [`RedisStoreBuilder::keep_leases`], and for TLS there are `cafile`, `certfile` and `keyfile`. An unknown setting is refused. Special characters in names and
-    /// passwords are percent-encoded.
+    /// Special characters in names and passwords are percent-encoded. An unknown setting is
+    /// refused. These are known:
+    ///
+    /// - `prefix` keeps locks apart from other locks on the same server (default `leasehold`).
+    /// - `fence_retention` is how long an idle lock's last fence is kept (default `10m`).
+    /// - `protocol` is `resp2` (default) or `resp3`.
+    /// - `log`, `fsync`, `max_ttl` and `keep_leases` are described at the methods of
+    ///   [`RedisStoreBuilder`] with these names.
+    /// - `replicas` and `replicate_timeout` are described at [`RedisStoreBuilder::replicate`].
+    /// - `cafile`, `certfile` and `keyfile` are for TLS.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Config`] – the URL can't be used. The message does not repeat it.
     /// * [`ErrorKind::Denied`] – wrong password, or no right to the commands that locks need.
     /// * [`ErrorKind::Unavailable`] – the server does not answer within five seconds.
-    /// * [`ErrorKind::Unsupported`] – TLS in a build without it, or a server without scripts.
+    /// * [`ErrorKind::Unsupported`] – TLS in a build that lacks it, or a server without scripts.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is left behind on the server.
+    /// Cancel safe: it leaves no trace on the server.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
     }
@@ -172,18 +176,18 @@ impl RedisStore {
         Self::builder().connect_lazy(url)
     }
 
-    /// A store on a connection of the user's: a multiplexed one, or a connection manager.
+    /// A store on a connection of the user: a multiplexed one, or a connection manager.
     ///
-    /// The server at its other end is asked what it is before the first request and every two
-    /// seconds from then on. A replica is refused as [`ErrorKind::Unavailable`], and a cluster as
-    /// [`ErrorKind::Unsupported`]: nobody can tell which node of it answers, so let the store make
-    /// connections of its own there, with [`RedisStore::connect`] and `redis+cluster://`.
+    /// The store reads the server's role before the first request and every two seconds from then
+    /// on. A replica is refused as [`ErrorKind::Unavailable`]. A cluster is refused as
+    /// [`ErrorKind::Unsupported`], since any of its nodes may answer. Let the store make its own
+    /// connections to a cluster, with [`RedisStore::connect`] and `redis+cluster://`.
     ///
-    /// It has no wake channel; see [`RedisStoreBuilder::subscriptions`] for that and for all other
-    /// settings. What the connection does by itself, such as sending a request again, it goes on
-    /// doing; every operation is idempotent per token, so that is safe. Its own time-outs should
-    /// be longer than those of the locks. Renewals use it too, so they depend on the runtime on which
-    /// it lives: one that stands still or ends costs leases.
+    /// It has no channel for notifications; see [`RedisStoreBuilder::subscriptions`] for that and
+    /// for all other settings. The connection keeps its own behaviour, such as sending a request
+    /// again. This is safe, because every operation is idempotent per token. Its own timeouts
+    /// should be longer than the timeouts of the locks. Renewals use it too, so they depend on its
+    /// runtime: if that stands still or ends, leases are lost.
     #[must_use]
     pub fn from_connection<C>(connection: C) -> Self
     where
@@ -192,8 +196,8 @@ impl RedisStore {
         Self::builder().from_connection(connection)
     }
 
-    /// A store that takes a connection for every request from a pool, or wherever `provide` gets
-    /// it. Otherwise as [`RedisStore::from_connection`].
+    /// A store that gets a connection for every request from `provide`, for example from a pool.
+    /// Otherwise it is like [`RedisStore::from_connection`].
     #[must_use]
     pub fn from_fn<F, Fut, C, E>(provide: F) -> Self
     where
@@ -205,22 +209,23 @@ impl RedisStore {
         Self::builder().from_fn(provide)
     }
 
-    /// Settings that a URL can't have, or that shall not stand in it.
+    /// Settings that a URL can't have, or that should stay out of it.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::new()
     }
 
-    /// How many messages to waiters could not be sent by this store and its clones: that the waiter
-    /// was granted the lock, or became first in line. A server that forbids scripts to publish is sent
-    /// each message in a command of its own, so this counts only what it refused then too, mostly for
-    /// want of a right. The lock was handed over all the same, and the waiter finds out at its next
-    /// heartbeat, up to a third of its window later. The log tells the first refusal as a warning.
+    /// How many notifications this store and its clones could not send. A notification tells a
+    /// waiter that it was granted the lock, or became first in the queue. If a server forbids
+    /// scripts to publish, the store sends each notification as a command. So this counts what the
+    /// server refused then too, mostly without the permission. The lock was still granted, and the
+    /// waiter learns of it at its next heartbeat, up to a third of its heartbeat timeout later. The
+    /// log has the first refusal as a warning.
     #[must_use]
     pub fn messages_lost(&self) -> u64 {
         self.shared.unsent.lost()
     }
 
-    /// Asks the server for a sign of life.
+    /// Checks that the server answers.
     pub(crate) async fn ping(&self, within: Duration) -> Result<()> {
         let ping = redis::cmd("PING");
         let deadline = Deadline::after(within);
@@ -252,8 +257,8 @@ impl RedisStore {
         if self.shared.replication.is_some() { Delivery::InOrder } else { Delivery::None }
     }
 
-    /// How a request is sent whose outcome must be on replicas before it counts. It is not sent to a
-    /// server that may have forgotten leases, unless it [keeps a place](Delivery::keeping_place).
+    /// How a request is sent whose outcome must be on replicas before it counts. A server that may
+    /// have forgotten leases gets it only if it [keeps a position](Delivery::keeping_place).
     pub(crate) fn confirmed(&self, ttl: Duration, needed: fn(&Value) -> bool) -> Delivery {
         match self.shared.replication {
             Some(replication) => {
@@ -265,7 +270,8 @@ impl RedisStore {
         }
     }
 
-    /// The same for renewals: what has forgotten a lease does not renew it.
+    /// The same for renewals, at a server of any age: a server that has forgotten a lease can't
+    /// renew it.
     pub(crate) fn confirmed_renewal(&self, ttl: Duration) -> Delivery {
         match self.confirmed(ttl, |_| true) {
             Delivery::Confirmed { replication, needed, keeps_place } => {
@@ -276,7 +282,7 @@ impl RedisStore {
         }
     }
 
-    /// Refuses a lease that would outlast the time for which a restarted server is not believed.
+    /// Refuses a lease that could outlast the warm-up of a restarted server.
     pub(crate) fn check_ttl(&self, ttl: Ttl) -> Result<()> {
         match self.shared.replication.and_then(|replication| replication.longest) {
             Some(longest) if ttl > longest => Err(Error::new(
@@ -309,13 +315,13 @@ impl RedisStore {
         let answer = reply::acquire(value, &self.asked(request, epoch)).map_err(named)?;
         self.learn(&answer);
         match unconfirmed {
-            // Given back, it would cost the place, and a refusal is one at any age.
+            // A release would cost the position. A refusal counts during the warm-up too.
             Some(young) if !matches!(answer, Acquire::Refused(_)) => Err(named(young.to_error())),
             _ => Ok(answer),
         }
     }
 
-    /// Takes in the fences that an answer tells of.
+    /// Notes the fences in an answer.
     fn learn(&self, answer: &Acquire) {
         if let Some(fences) = answer.fences() {
             self.saw(fences.last());
@@ -383,10 +389,10 @@ impl RedisStore {
         Ok(answer)
     }
 
-    /// Gives back what was granted and does not count.
+    /// Releases a grant that does not count.
     async fn give_back(&self, request: &AcquireRequest, deadline: Deadline) -> Effect {
         if request.holds > NonZeroU32::MIN {
-            // The holds before it are none of its business; the next answer sets the number right.
+            // The token's earlier holds stay valid, and the next answer corrects their number.
             return Effect::Applied;
         }
         let mut leave = LeaveRequest::new(request.key.clone(), request.token);
@@ -416,7 +422,7 @@ impl RedisStore {
         }
     }
 
-    /// Opens a client's wake channel.
+    /// Opens a client's channel for notifications.
     pub(crate) async fn listen_at(
         &self,
         source: &Arc<Source>,
@@ -424,7 +430,7 @@ impl RedisStore {
         deadline: Deadline,
     ) -> std::result::Result<Box<dyn Listener>, Verdict> {
         let channel = self.shared.names.channel(client);
-        // A message says nothing about replicas.
+        // A notification can't say whether replicas have the grant.
         let grants = if self.shared.replication.is_some() {
             GrantSource::Answer
         } else {
@@ -434,7 +440,7 @@ impl RedisStore {
         Ok(Box::new(Learning { store: self.clone(), inner }))
     }
 
-    /// Runs all of them, sent at once.
+    /// Sends all calls at once, and returns their outcomes in order.
     pub(crate) async fn run_all(
         &self,
         calls: &[Call<'static>],
@@ -465,8 +471,8 @@ impl RedisStore {
             if pending.is_empty() {
                 break;
             }
-            // One that is asked alone is asked until it is settled. Then the server that was asked
-            // knows the script, or it is known where the others have to go.
+            // One call runs alone until it has an outcome. After that, its server knows the script,
+            // or the transport knows where to send the others.
             let (call, outcome) = pending.swap_remove(0);
             *outcome = call.run(transport, delivery, deadline).await;
         }
@@ -477,7 +483,7 @@ impl RedisStore {
     }
 }
 
-/// A wake channel whose store takes in the fences that it hears of.
+/// A channel for notifications whose store notes the fences in them.
 #[derive(Debug)]
 struct Learning {
     store: RedisStore,
@@ -520,7 +526,7 @@ impl Store for RedisStore {
     ) -> BoxFuture<'a, Result<Release>> {
         Box::pin(async move {
             if !request.cooldown.is_none() {
-                // Alone in its call, which the server refuses as a whole once that is late.
+                // Alone in its call, because the server refuses a delayed call as a whole.
                 let call = self.release_call(std::iter::once(&self.release_words(request)));
                 let (key, read) = (&request.key, |value| reply::release(reply::part(value)));
                 return self.run(call, Delivery::None, within, "release", key, read).await;
@@ -684,11 +690,11 @@ impl Store for RedisStore {
         })
     }
 
-    /// What `INFO server` says of the process's age. Whether a server keeps every acknowledged
-    /// write through a restart can't be told from outside, so a restart counts as a loss.
+    /// The server's age by `INFO server`. A restart counts as a loss, since a client can't see
+    /// whether the server kept every acknowledged write.
     ///
-    /// Where another server can take the place of this one, it is no age at all: the one that is
-    /// promoted may have run for long, and lack leases all the same.
+    /// It fails if another server can replace this one: a promoted server may have run for long,
+    /// and still lack leases.
     fn remembers_for(&self, within: Duration) -> BoxFuture<'_, Result<Option<Duration>>> {
         Box::pin(async move {
             if self.shared.transport.fails_over() {

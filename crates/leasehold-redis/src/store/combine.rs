@@ -1,14 +1,13 @@
 //! Sends requests of many callers as one script call.
 //!
-//! A caller who is alone sends its request itself. Requests that come while another is under way go
-//! to a queue, from which up to [`WORKERS`] tasks take as many as one script call may hold, send
-//! them, and tell each caller what became of its own. So the more callers there are the fewer calls
-//! a request takes, and nobody waits for others to come along.
+//! A lone caller sends its request itself. Requests that come while another is under way go to a
+//! queue. Up to [`WORKERS`] tasks take as many from it as one script call may hold, send them, and
+//! report to each caller its own outcome. With more callers, a request so takes fewer calls, and no
+//! caller waits for others to come along.
 //!
-//! A batch is sent once, and only over a connection that is there. When the server did not carry it
-//! out, or there is no connection, each caller goes on by itself, as one who is alone: so the
-//! outcome, the retries and the time-outs of a request don't depend on its neighbours, and nothing is
-//! sent again for a caller that has gone.
+//! A batch is sent once, and only over an open connection. If that fails before the server carries
+//! it out, each caller goes on alone. So the outcome, the retries and the timeouts of a request
+//! don't depend on its neighbours. A request is not sent again if its caller has gone.
 //!
 //! Callers on different runtimes don't share a queue: a task lives as long as its runtime, and so do
 //! the callers that wait for it.
@@ -38,7 +37,7 @@ use crate::words::Words;
 /// longer for its turn where the server is far away; with more of them each holds fewer requests.
 const WORKERS: usize = 3;
 
-/// How late a caller may be told that its time is over.
+/// How long after its deadline a caller may learn of it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a caller does with its request.
@@ -47,7 +46,7 @@ enum Way {
     Queued(oneshot::Receiver<Told>),
 }
 
-/// Says that somebody sends a request alone.
+/// Marks the queue while a caller sends a request alone.
 struct Alone(Arc<Queue>);
 
 impl Drop for Alone {
@@ -82,13 +81,13 @@ struct Caller {
     tell: Option<oneshot::Sender<Told>>,
 }
 
-/// What came of a batch, unless there was no connection to send it over, and the requests in it.
+/// The outcome of a batch, and its requests. The outcome is `None` if there was no open connection.
 type Sent = (Option<Result<Answer, Verdict>>, Vec<Words>);
 
 impl Caller {
     fn told(&mut self, told: Told) {
         if let Some(tell) = self.tell.take() {
-            // It may have gone.
+            // The caller may have gone.
             drop(tell.send(told));
         }
     }
@@ -103,11 +102,11 @@ struct Batch {
     done: Option<Sent>,
 }
 
-/// What each caller of a batch is to be told.
+/// The outcome for each caller of a batch.
 struct Answered(Vec<(Caller, Told)>);
 
 impl Worker {
-    /// Takes a batch and sets it on its way; nothing, and the worker's end, when nobody waits.
+    /// Takes a batch and sends it. If the queue is empty, it returns `None` and the worker ends.
     fn next(&mut self, store: &RedisStore, cx: &mut Context<'_>) -> Option<Batch> {
         let _in_order = lock(&self.queue.order);
         let taken = {
@@ -138,18 +137,19 @@ impl Worker {
 
     async fn work(mut self, store: RedisStore) {
         let queue = Arc::clone(&self.queue);
-        // Whoever is about to ask comes along.
+        // Callers that are about to send a request join the batch.
         yield_now().await;
         let mut under_way = self.sends(&store).await;
         while let Some(batch) = under_way {
             let answered = batch.answered(&queue).await;
-            // One batch after the other, from its answer to its callers' next requests: answers that
-            // came together would else be followed by calls that go together, and from then on
-            // server and client would wait for each other.
+            // One batch after the other, from its answer to its callers' next requests. Otherwise,
+            // answers that came together lead to calls that go together. From then on, server and
+            // client wait for each other.
             let _turn = queue.turn.lock().await;
             let mut next = None;
             if lock(&queue.state).has_whole_batch() {
-                // The server has something to do while this thread is busy with what it has done.
+                // The server works on the next batch while this thread wakes the callers of the
+                // last one.
                 next = self.sends(&store).await;
             }
             answered.tell();
@@ -167,7 +167,7 @@ impl Worker {
 }
 
 impl Batch {
-    /// Waits for the answer. What the server has put off is in the queue again.
+    /// Waits for the answer. Requests that the server put off go back to the queue.
     async fn answered(self, queue: &Queue) -> Answered {
         let Self { kind, delivery, mut callers, mut sending, mut done } = self;
         let (outcome, words) = loop {
@@ -260,11 +260,12 @@ impl RedisStore {
         }
     }
 
-    /// Runs a request, with those of others if there are some. The answer is about it alone.
+    /// Runs a request, together with requests of other callers if there are some. The answer is
+    /// about it alone.
     ///
-    /// One that goes with others is kept small: where a thousand wait, what each keeps decides
-    /// whether all fit into the processor's caches. So what a request that goes alone needs has a
-    /// place of its own.
+    /// The future of a queued request is kept small: with a thousand of them, their size decides
+    /// whether all fit into the processor's caches. So the part that only a lone request needs is
+    /// boxed.
     pub(super) async fn combined(
         &self,
         kind: Kind,
@@ -296,7 +297,7 @@ impl RedisStore {
         };
         let lane = match delivery {
             Delivery::None => 0,
-            // The wait for replicas would be cut short for all.
+            // In a batch, this deadline would shorten the wait for replicas for all.
             Delivery::Confirmed { replication, .. }
                 if replication.timeout > deadline.left() / 2 =>
             {

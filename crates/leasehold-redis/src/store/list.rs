@@ -15,15 +15,15 @@ use crate::transport::Transport;
 const SCAN_COUNT: usize = 512;
 const INSPECT_CHUNK: usize = 128;
 
-/// More locks in use than anybody reads; a list of them would no longer be of one moment.
+/// A longer list serves no reader, and its parts would be of different moments.
 const LIST_MAX: usize = 100_000;
 
 /// What was found so far: locks in use, and why others could not be read.
 type Found = BTreeMap<Key, Result<LockInfo>>;
 
 impl RedisStore {
-    /// Adds all locks in use on one server that a pattern matches. Names that are only remembered
-    /// for their fences may be many more, and none of them is kept.
+    /// Adds all locks in use on one server that a pattern matches. It drops the names of idle
+    /// locks, which may be many more: a server remembers them for their fences.
     async fn scan(
         &self,
         server: &dyn Transport,
@@ -69,7 +69,7 @@ impl RedisStore {
         }
     }
 
-    /// Adds those of the locks that are in use, and those that can't be read.
+    /// Adds the locks that are in use, and the locks that can't be read.
     async fn describe(&self, keys: &[Key], found: &mut Found, deadline: Deadline) -> Result<()> {
         for chunk in keys.chunks(INSPECT_CHUNK) {
             let calls: Vec<_> = chunk.iter().map(|key| self.inspect_call(key)).collect();

@@ -10,12 +10,12 @@ use crate::classify::Verdict;
 use crate::request::{Answer, Deadline, Delivery};
 use crate::words::Words;
 
-/// How many requests a script call holds if few wait: so the server carries some out while callers of
-/// others are told.
+/// How many requests a script call holds if few wait. The server then carries some out while
+/// callers of others get their answers.
 const PART: usize = 32;
 /// How many it holds otherwise, and how many have to wait for that.
 const WHOLE: usize = 64;
-/// How many it holds at most: free locks keep a server for a quarter of a millisecond then, and a script
+/// How many it holds at most. If the locks are free, they occupy a server for 0.25 ms. A script
 /// puts off what takes longer.
 const LARGE: usize = 128;
 /// How many have to wait for that.
@@ -28,11 +28,11 @@ pub(super) enum Kind {
     Release,
 }
 
-/// What came of a request that was in a queue.
+/// The outcome of a queued request.
 pub(super) enum Told {
     /// The server's answer about this request alone.
     Outcome(Result<Answer, Verdict>),
-    /// It was not carried out.
+    /// The server did not carry it out, so its caller sends it alone.
     GoAlone,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Tells that its time was over before it was sent.
+    /// Reports to the caller that its time ended before the request was sent.
     pub(super) fn run_out(self) {
         let missed = self.deadline.missed_unsent(None);
         // Its caller may have gone.
@@ -54,7 +54,7 @@ impl Item {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Somebody sends a request alone.
+    /// Whether a caller sends a request alone.
     pub(super) alone: bool,
     pub(super) workers: usize,
     pub(super) releases: VecDeque<Item>,
@@ -68,7 +68,7 @@ pub(super) struct Queue {
     pub(super) state: Mutex<State>,
     /// Held from taking requests out of the queue until they are on their way.
     pub(super) order: Mutex<()>,
-    /// Held from telling the callers of a batch until what they ask for next is on its way.
+    /// Held from answering the callers of a batch until their next requests are on their way.
     pub(super) turn: tokio::sync::Mutex<()>,
 }
 
@@ -90,7 +90,7 @@ impl Combiner {
         {
             return Arc::clone(queue);
         }
-        // Nobody uses those of runtimes that have ended.
+        // Only this list still has the queues of runtimes that have ended.
         queues.retain(|queue| Arc::strong_count(queue) > 1);
         let (state, order) = (Mutex::default(), Mutex::default());
         let queue = Arc::new(Queue { runtime, lane, state, order, turn: Default::default() });
@@ -113,8 +113,8 @@ impl State {
         next.len() >= WHOLE
     }
 
-    /// Takes what one script call can hold. Releases come first: what is asked for after a release
-    /// was, finds the lock free.
+    /// Takes what one script call can hold. Releases come first, so that later acquisitions find
+    /// the lock free.
     pub(super) fn take(&mut self) -> Option<(Kind, Vec<Item>)> {
         for kind in [Kind::Release, Kind::Acquire] {
             let waiting = self.of(kind);
@@ -148,7 +148,7 @@ impl State {
         None
     }
 
-    /// Takes those whose time is over while they are in the queue.
+    /// Removes the requests whose time has ended.
     pub(super) fn expired(&mut self) -> Vec<Item> {
         let mut expired = Vec::new();
         for waiting in [&mut self.releases, &mut self.acquires] {

@@ -14,18 +14,19 @@ use crate::reply;
 use crate::request::{Answer, Deadline, Delivery};
 use crate::slot::slot_of;
 
-/// Locks renewed by one script: they keep a server for less than a tenth of a millisecond.
+/// How many locks one script renews: they occupy a server for less than 0.1 ms.
 const RENEW_CHUNK: usize = 20;
 
-/// For how long the next ones wait for the answer about those before.
+/// How long a group waits for the answer to the group before.
 const RENEW_APART: Duration = Duration::from_millis(1);
 
-/// Renewals that are one script, each with its number among all.
+/// The renewals of one script, each with its index in the request.
 type RenewalGroup<'g, 'a> = &'g [(usize, &'a RenewRequest)];
 
 impl RedisStore {
-    /// Renews group after group, each when those before are answered, or soon after they were sent: so
-    /// others of the server wait for one of them at most, and nobody waits for a server far away.
+    /// Renews group after group. Each is sent after the answer to the group before, or at most
+    /// [`RENEW_APART`] after it. So other clients of the server wait for one group at most, and the
+    /// distance of a server delays little.
     async fn renew_in_turn(
         &self,
         groups: &[RenewalGroup<'_, '_>],
@@ -36,7 +37,7 @@ impl RedisStore {
         let mut answers = Vec::with_capacity(groups.len());
         let mut rest = groups;
         while !rest.is_empty() {
-            // Where locks are spread over servers most groups are of one lock; those go together.
+            // In a cluster most groups are of one lock. Several of them go together.
             let mut locks: usize = 0;
             let fitting = rest.iter().take_while(|group| {
                 locks = locks.saturating_add(group.len());
@@ -57,9 +58,8 @@ impl RedisStore {
         answers
     }
 
-    /// The renewals that can be asked for, each with its number among all, and which of them are one
-    /// script: as many as it may hold, and where locks are spread over servers only those that share a
-    /// slot.
+    /// The renewals to send, each with its index in the request, and the ranges that form one
+    /// script. A script has a limited number of locks. In a cluster, they share a slot.
     fn renewal_groups<'a>(
         &self,
         requests: &'a [RenewRequest],
@@ -128,7 +128,7 @@ impl RedisStore {
         results
     }
 
-    /// The outcomes of these renewals in the order in which all were asked for, and why the others were not.
+    /// The outcomes in the order of the requests, with the reasons of requests that were not sent.
     fn as_asked(
         &self,
         requests: &[RenewRequest],

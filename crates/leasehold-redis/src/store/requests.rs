@@ -19,11 +19,12 @@ use crate::script::Script;
 use crate::spelling::unix_parts;
 use crate::words::Words;
 
-/// What is said of each lock that is to be taken, and the first argument that says what is wanted.
+/// The bytes for each lock of an acquisition: its token, and the number of the argument that says
+/// what is wanted.
 const WHOSE: usize = 17;
-/// What is said of each that is to be renewed.
+/// The bytes for each renewal.
 const RENEWED: usize = 51;
-/// What the key of most locks takes.
+/// Room for the key of most locks, in bytes.
 const NAME: usize = 48;
 const FIRST_WISH: usize = 3;
 
@@ -51,7 +52,8 @@ impl RedisStore {
         call
     }
 
-    /// A call that takes the locks that these words are about: what is wanted alike of one after the other stands in it once.
+    /// A call that takes the locks of these words. If the same is wanted of several locks in a row,
+    /// it is sent once.
     fn taking_call<'w>(
         &self,
         script: &'static Script,
@@ -97,8 +99,8 @@ impl RedisStore {
         call
     }
 
-    /// Takes in fences that this store told of: whatever it issues from now on is to be above them,
-    /// also when it has forgotten them, or another server with a slower clock has taken its place.
+    /// Notes a fence that this store has seen. All later fences must be above it, even if the
+    /// server has forgotten it, or a server with a slower clock has replaced it.
     pub(super) fn saw(&self, fence: Fence) {
         let (_, sequence) = unix_parts(fence);
         self.shared.seen.fetch_max(sequence, Ordering::Relaxed);
@@ -166,13 +168,13 @@ impl RedisStore {
         Ok(self.taking_call(&self.shared.scripts.acquire_all, each.iter()))
     }
 
-    /// `epoch` is that of the server which answered.
+    /// `epoch` is the epoch of the server that answered.
     pub(crate) fn asked(&self, request: &AcquireRequest, epoch: u64) -> Asked {
         let epoch = epoch.max(self.shared.epoch);
         Asked { epoch, block: request.fence_block, mode: request.mode }
     }
 
-    /// A call about one lock, of which this is asked.
+    /// A call about one lock, with this argument.
     fn call_about(&self, script: &'static Script, key: &Key, asked: &[u8]) -> Call<'static> {
         let mut call = self.begin(script, std::iter::once(key));
         call.put(asked);
@@ -210,7 +212,7 @@ impl RedisStore {
         self.call_about(&self.shared.scripts.set_limit, &request.key, &asked)
     }
 
-    /// What is to end.
+    /// The words of a release.
     pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Words {
         let names = &self.shared.names;
         Words::about(names, &request.key, &request.token, Words::BYTES, |out| {
@@ -220,7 +222,7 @@ impl RedisStore {
         })
     }
 
-    /// A call about these renewals, whose numbers are for those who read the answer.
+    /// A call for these renewals. Their indices are for the reader of the answer.
     pub(super) fn renew_call(&self, requests: &[(usize, &RenewRequest)]) -> Call<'static> {
         let keys = requests.iter().map(|(_, request)| &request.key);
         let mut call = self.begin(&self.shared.scripts.renew, keys);
@@ -259,7 +261,7 @@ fn put_end(fences: FenceBlock, out: &mut Vec<u8>) {
     out.double(sequence.saturating_add(1)).short(epoch);
 }
 
-/// Which lease is meant, or all of them, and from which of those who share the lock on.
+/// The argument that names one lease or all, and the holder from which to start.
 fn meant(fence: Option<Fence>, from: u32) -> Vec<u8> {
     let (epoch, sequence) = fence.map(unix_parts).unwrap_or_default();
     let mut asked = Vec::new();
