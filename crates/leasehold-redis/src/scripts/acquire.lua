@@ -1,30 +1,31 @@
--- Takes locks, takes or renews a place in their lines, or says what stands in the way: each lock for itself. Repeating it
--- with the same tokens counts nothing twice.
+-- Acquires locks, each for itself. If a lock is busy, it takes or renews a position in the queue, or returns what
+-- blocks it. A request that is repeated with the same tokens counts once.
 --
 -- KEYS[i]   the i-th lock
 -- ARGV[1]   see begin.lua
--- ARGV[2]   for each lock $WHOSE: token; which argument says what is wanted
--- ARGV[3…]  $WANTED: ttl; how many fences; holds; mode: x exclusive, s shared, p permits, j exclusive but for the same bond;
---           permits, or the bond; all permits of the semaphore; for how long to close the lock with an immediate grant; flags
---           with flag 2, to wait in line, $IN_LINE: ticket; heartbeat, counted up with each request; window, for how long the
---           place is kept and a lease handed over runs, from now; how many more wait behind it in its process; place told
---           before, or -1; how many may wait at most, or -1; length of the channel; and the channel
---           with flag 4, to take it only where these fences are the last that were issued, $AFTER: epoch; sequence
---           then COUNT HOLDS OWNER METADATA; flag 1: to go before all who don't
+-- ARGV[2]   for each lock $WHOSE: token; the number of the argument that says what is wanted
+-- ARGV[3…]  $WANTED: ttl; how many fences; holds; mode: x exclusive, s shared, p permits, j exclusive but for the same
+--           bond; permits, or the bond; all permits of the semaphore; cooldown after an immediate grant; flags
+--           with flag 2, to wait in the queue, $IN_LINE: ticket; heartbeat, counted up with each request; heartbeat
+--           timeout: how long the position lasts from now, and a lease that is granted to it; how many more wait behind
+--           it in its process; position returned before, or -1; how many may wait at most, or -1; length of the
+--           channel; and the channel
+--           with flag 4, to take it only if these fences are the last that were issued, $AFTER: epoch; sequence
+--           then COUNT HOLDS OWNER METADATA; flag 1: to go before all waiters without it
 --
--- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
+-- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
 --   fence                          an integer: granted; sequence of its first fence, in the epoch of ARGV[1]
 --   already now state what         it has the lease: see "seen" in docs/wire.md
---   busy now state what            what stands in the way
+--   busy now state what            what blocks the lock
 --   waiting now state what place
 --   wrong-kind limit               in use with this limit, or 0 as a lock
 --   too-many-permits
 --   queue-full waiters
---   foreign                        what stands at the key is no lock; left as it is
---   damaged                        it is a lock's record that can't be read; left as it is
---   version n                      it is one of another version; left as it is
---   failed error                   the server refused what this lock needs; left as it is
---   later                          the call took long already; nothing was done
+--   foreign                        the value at the key is not a lock; it stays as it is
+--   damaged                        the lock's record can't be read; it stays as it is
+--   version n                      the record has another version; it stays as it is
+--   failed error                   the server refused what this lock needs; it stays as it is
+--   later                          the call had run for long; this lock was left for another call
 --
 -- Atomic for each lock. It reads and writes its keys only.
 -- include: begin
@@ -44,14 +45,14 @@ for i = 1, #keys do
       if told == 0 or type(told) == 'number' then answer, alike, room = least, alike + 1, room - 1 end
     end
   end
-  -- exit: behind a lease that goes on, in a line of which nobody has run out, one comes to the end or is heard.
+  -- exit: behind a lease that goes on, in a queue whose positions all last, a waiter joins or is heard.
   if state and #state == $LINE_SIZE and waits and its_limit == 0 and not preferred and room > 0 then
     shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
     if shape == $LINE and ends > clock and given <= clock and soonest > clock and holder ~= token and window <= longest
       and kept >= clock + window + retention then
       local record, what, text, place, told = try('HGET', key, token), try('HGET', key, 'about') or '', state, nil, nil
       if #what == 0 then
-        -- Left to the rest, as is what can't be read.
+        -- Left to the code below, as is what can't be read.
       elseif not record and brought < 0 and most < 0 then
         place = tail + 1
         text = pack('$LINE_STATE', $LINE, kept, holder, ends, clock, following, last_epoch, waiters + 1, head, place, longest,
@@ -85,7 +86,7 @@ for i = 1, #keys do
       -- include: join
       own, record = what(token)
       if own == $WAITS and waits then
-        -- A waiter is heard before the line is served, or it would be passed over while it asks.
+        -- The heartbeat counts before the queue is served, or the waiter would be passed over during its own request.
         local _, its_place, _, _, _, _, arrived, from = unpack('$HEARD', record)
         put(token, pack('$HEARD', 'w', its_place, now, beat, window, behind, arrived) .. sub(record, from))
         latest, longest, soonest = now + window, max(longest, window), min(soonest, now + window)
@@ -116,7 +117,7 @@ for i = 1, #keys do
         leave_line(its_place, token)
       end
       -- include: grant
-      -- Those behind it that have the bond too need not wait any longer.
+      -- Waiters behind it with the same bond need not wait any longer.
       if own then settle() end
     elseif not waits then
       word = 'busy'

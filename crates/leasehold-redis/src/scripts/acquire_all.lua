@@ -1,11 +1,11 @@
--- Takes several locks, or none of them: reads all, then looks whether each is to be had, and then takes each.
+-- Acquires several locks, or none: reads all, then checks whether each can be acquired, and then acquires each.
 --
 -- KEYS[i]  the i-th lock
--- ARGV     as for acquire, without places in line
+-- ARGV     as for acquire, without positions in the queue
 --
 -- Returns an array with one answer, which is one of
---   granted {answer …}   all are held: of each what acquire would answer
---   blocked i answer     the i-th, counted from 0, is not to be had, for the reason that acquire would answer; none was taken
+--   granted {answer …}   all are held: for each, the answer of acquire
+--   blocked i answer     the i-th, counted from 0, can't be acquired: acquire would answer so; none was acquired
 --
 -- Atomic. Keys of several slots must not be given to a cluster.
 -- include: begin
@@ -44,7 +44,7 @@ for step = 1, 3 do
     end
     local is_had = type(answer) == 'number' or type(answer) == 'table' and answer[1] == 'already'
     if answer and not is_had then
-      -- What was written before is not to look like nothing.
+      -- After a write, this must be an error: the answer would claim that nothing was written.
       if written and (unread or answer[1] == 'failed') then error(answer[2] or answer[1], 0) end
       blocked = {'blocked', i - 1, answer}
       break

@@ -1,14 +1,14 @@
--- Notes that holders are asked to let go.
+-- Notes that holders are requested to release.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  see begin.lua
--- ARGV[2]  $MEANT: 1 for all leases, or 0 for the one that has a fence; its epoch and sequence; from which of those who share
---          it on, 1 to begin with
--- ARGV[3]  who asks, in the form of an owner in a label
+-- ARGV[2]  $MEANT: 1 for all leases, or 0 for the lease with a fence; the epoch and sequence of that fence; the number
+--          of the sharer to start from, at first 1
+-- ARGV[3]  who requests the release, in the form of an owner in a label
 --
 -- Returns an array with one answer, which is one of
 --   asked holders next   next: where to go on, or 0
---   foreign, damaged, version or failed, as acquire says it
+--   foreign, damaged, version or failed, as acquire returns it
 --
 -- Atomic for each of its calls, which look at up to $STEP holders.
 -- include: begin

@@ -1,10 +1,10 @@
--- Writes what changed of the lock at hand. What is to be told is told when it is written.
+-- Writes the changes of the lock at hand. Its notifications are sent once they are written.
 --
--- All is written by one HSET. What may be refused comes before it, or is undone: a key that lives for longer than it
--- needs, and an empty field, are as good as before. A key is told to live on seldom; then for a quarter of the
--- retention more than it needs.
+-- One HSET writes everything. Commands that the server may refuse come before it, or are undone: a key that lives
+-- longer than it needs, and an empty field, do no harm. The key's life is extended seldom: each time by a quarter of
+-- the retention more than needed.
 --
--- in: the lock at hand; frees, whether to write at the server's memory limit; out: answer, where nothing was written
+-- in: the lock at hand; frees, whether to write at the server's memory limit; out: answer, if nothing was written
 local idle = ends == 0 and holders + waiters + closed == 0
 local needed = max(max(ends, closed, latest) - offset, following)
 if failed then
@@ -36,8 +36,8 @@ elseif changed or #names > 0 then
     if not fields[name] then gone[#gone + 1] = name end
   end
   local left, told = format('%.0f', floor((kept - clock) / 1000)), 0
-  -- What is to be removed may be refused, too. And a server at its memory limit lets a script go on that began with
-  -- what needs no memory.
+  -- A server may refuse to remove fields, too. And at its memory limit a server lets a script go on that began with a
+  -- command that needs no memory.
   if state and (frees or #gone > 0) then told = try('HDEL', key, '') end
   if type(told) == 'number' and state then
     -- Another program may have removed the expiry of the key.

@@ -1,18 +1,18 @@
--- Changes the mode in which a lease is held, at once or not at all; its end stays what it is.
+-- Changes the mode in which a lease is held, at once or not at all; its end stays as it is.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  see begin.lua
--- ARGV[2]  $CONVERSION: token; the sequence that follows the last of the lease's fences, and their epoch; mode, permits and
---          limit, as for acquire; how many fences to reserve where new ones are issued
+-- ARGV[2]  $CONVERSION: token; the sequence that follows the last of the lease's fences, and their epoch; mode, permits
+--          and limit, as for acquire; how many fences to reserve if new ones are issued
 --
 -- Returns an array with one answer, which is one of
 --   converted epoch fence count
 --   busy others          shared holders, or permits that others have
 --   wrong-kind limit
 --   too-many-permits
---   late                 it had run out, and nobody has held the lock since
+--   late                 it had expired, and the lock has had no holder since
 --   not-held
--- or foreign, damaged, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire returns it.
 --
 -- Atomic. Works at the server's memory limit.
 -- include: begin
@@ -74,7 +74,7 @@ if not answer then
   end
   if answer[1] == 'converted' then
     answer[2], answer[3], answer[4] = floor(hold_epoch), floor(first), floor(its_block)
-    -- Write also if nothing changes: a caller that waits for replicas waits for a write.
+    -- Write even if nothing changes: a caller that waits for replicas waits for a write.
     changed = true
   end
   settle()

@@ -1,12 +1,12 @@
--- What a token has of the lock. Sharers are readers, holders of permits, or holders with one bond. They are numbered
--- without gaps. What is taken of a bond is its number, however many have it.
+-- Finds what a token has of the lock. Sharers are readers, holders of permits, or holders with one bond. They are
+-- numbered without gaps. For a bond, `taken` is its number, whatever the count of its holders.
 --
--- Lua makes functions anew in each call, and looks up each local name outside that they use. So a script makes them for
--- the first lock that needs them, and these name struct, string and math in full.
+-- Lua makes functions again in each call, and looks up each outer local name that they use. So a script makes them for
+-- the first lock that needs them, and they name struct, string and math in full.
 --
 -- in: the lock at hand
 if not what then
-  -- Whether a token waits or shares, and its record; nothing if another program removed a part of it.
+  -- Whether a token waits or shares, and its record; nil if another program removed a part of it.
   function what(its)
     local record = its and get(its)
     local kind = record and string.byte(record)
@@ -20,7 +20,7 @@ if not what then
     end
   end
 
-  -- The record of a sharer whose number another program removed: it may have moved since, and been written again.
+  -- The record of a sharer whose number another program removed. The sharer may since have another number and record.
   function found_again(its, record, number)
     for n = 1, math.min(holders, $STEP) do
       local slot = struct.pack('$SLOT', '@', n)
@@ -37,7 +37,7 @@ if not what then
     end
   end
 
-  -- Writes what a token shares.
+  -- Writes the record of a sharer.
   function put_hold(its, number, its_end, first, its_epoch, block, mode, permits, text)
     put(its, struct.pack('$SHARER', 's', number, its_end, first, its_epoch, block, mode, permits) .. text)
     changed, latest, least_end = true, math.max(latest, its_end), math.min(least_end, its_end)

@@ -1,4 +1,4 @@
--- One answer where it is the same of all: a server takes longer over an answer for each.
+-- One answer if all are the same: an answer for each takes a server longer.
 if alike == #keys then return answers[1] end
 if unsent then answers[#answers + 1] = unsent end
 return answers

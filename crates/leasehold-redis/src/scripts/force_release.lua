@@ -1,5 +1,5 @@
--- Takes away the lease that has a fence, for an operator who has seen it. The next fence is above any that the holder could
--- still hand on.
+-- Ends the lease that has a fence, for an operator who has seen it. The next fence is above all that the holder could
+-- still use in its process.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  see begin.lua
@@ -7,9 +7,9 @@
 --
 -- Returns an array with one answer, which is one of
 --   released
---   other-fence next [epoch fence …]   the first fences of those who hold it; next: where to go on, or 0
+--   other-fence next [epoch fence …]   the first fence of each holder; next: where to go on, or 0
 --   not-held
--- or foreign, damaged, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire returns it.
 --
 -- Atomic for each of its calls, which look at up to $STEP holders. Works at the memory limit.
 -- include: begin

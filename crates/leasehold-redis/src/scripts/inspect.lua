@@ -4,9 +4,9 @@
 -- ARGV[1]  see begin.lua
 --
 -- Returns an array with one answer, which is one of
---   now fields left   the present, all fields of the hash with their values, and what PTTL says of the key; no fields
---                     for a lock that there is not
--- or failed, as acquire says it.
+--   now fields left   the present, all fields of the hash with their values, and the answer of PTTL; without fields if
+--                     the lock does not exist
+-- or failed, as acquire returns it.
 --
 -- Atomic. Reads all holders and waiters of the lock.
 -- include: begin

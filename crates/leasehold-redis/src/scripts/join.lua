@@ -1,6 +1,6 @@
 -- Adds a sharer. in: the lock at hand; crowd.lua
 if not admits then
-  -- Whether there is room for one more holder; of: how many permits there are.
+  -- Whether one more holder fits; of: the number of permits.
   function admits(mode, permits, of)
     if ends > 0 then return false end
     if mode == 'p' then return taken + permits <= of end

@@ -1,14 +1,14 @@
--- Gives up whatever a token has: a place in line, or a lease.
+-- Ends what a token has: a position in the queue, or a lease.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  see begin.lua
--- ARGV[2]  $LEAVING: token; 1 to open the lock again that the grant closed, else 0
+-- ARGV[2]  $LEAVING: token; 1 to end the cooldown that the grant began, else 0
 --
 -- Returns an array with one answer, which is one of
 --   left       it was waiting
 --   released   it held the lease
 --   not-held   it had nothing
--- or foreign, damaged, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire returns it.
 --
 -- Atomic. Works at the server's memory limit.
 -- include: begin
@@ -17,7 +17,7 @@ local frees, opens = true, nil
 key = keys[1]
 token, opens = unpack('$LEAVING', argv[2])
 -- include: state
--- exit: behind a lease that goes on, in a line of which nobody has run out, one who is not the first gives up.
+-- exit: behind a lease that goes on, in a queue whose positions all last, a waiter leaves that is not the head.
 if state and #state == $LINE_SIZE then
   shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
   local record = shape == $LINE and ends > clock and given <= clock and soonest > clock and holder ~= token and try('HGET', key, token)

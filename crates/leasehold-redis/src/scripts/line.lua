@@ -1,7 +1,7 @@
--- Those who wait, by their places. Places are given without gaps, so a line is one range of them in the usual case; it has
--- more when waiters come back whom the store had forgotten.
+-- The queue: waiters by their places. Places are given without gaps, so a queue is usually one range of them. It has
+-- more ranges when waiters return whose positions the store had forgotten.
 
--- Stages a message, which is sent when what it tells is written.
+-- Stages a notification, which is sent once the change that it reports is written.
 local function say(channel, text)
   messages = messages or {}
   messages[#messages + 1], messages[#messages + 2] = channel, text
@@ -12,8 +12,8 @@ local function forget_line()
   walked, least_window, next_preferred, next_other, changed = 0, $FAR, 0, 0, true
 end
 
--- Moves the head of the line up to the first who waits: most often it is the next. Where more places were given up than
--- one call looks at, the next goes on.
+-- Moves the head of the queue up to the first waiter, usually the next one. If more waiters left in a row than one call
+-- looks at, the next call goes on.
 local function trim()
   for _ = 1, $FURTHER do
     if what(get(pack('$PLACE', head))) == $WAITS then return end
@@ -26,7 +26,7 @@ local function trim()
   end
 end
 
--- Takes a waiter out of the line.
+-- Removes a waiter from the queue.
 function leave_line(place, its)
   put(pack('$PLACE', place), false)
   put(its, false)
@@ -34,7 +34,8 @@ function leave_line(place, its)
   if waiters <= 0 then forget_line() elseif place == head then trim() end
 end
 
--- Makes room for a place; with more than $RANGES ranges only for one that is given.
+-- Includes a place in the ranges. If there are $RANGES already, only a place that is newly given gets a range of its
+-- own.
 --
 -- Returns whether there is room.
 function make_place(place, given)
@@ -60,8 +61,8 @@ function make_place(place, given)
   return true
 end
 
--- Forgets those whose place has run out: in a line of up to $STEP places all of them, in a longer one so many from where
--- the last call got to.
+-- Removes the waiters whose positions have expired: all of them in a queue of up to $STEP places. In a longer queue,
+-- each call goes on from where the last one ended.
 local function sweep_line()
   local left, onward, at, from, to, over = $STEP, 0, 1, head, tail, {}
   if walked == 0 then least_window = $FAR end
@@ -98,7 +99,7 @@ function issue(block)
   return first
 end
 
--- Hands what is free to the line, and looks at no more than $STEP of those who wait.
+-- Grants what is free to the queue, and looks at no more than $STEP waiters.
 local function serve()
   local looked, trimmed = 0, false
   while waiters > 0 and ends == 0 and closed == 0 and looked < $STEP do
@@ -107,11 +108,11 @@ local function serve()
     local kind, record = what(its)
     if kind == $WAITS then
       local _, place, seen, beat, window, _, _, block, mode, permits, ticket, length, from = unpack('$WAITER', record)
-      -- One that wants more than there is, since the limit was lowered, is never served.
+      -- A waiter that wants more permits than there are, since the limit was lowered, is never served.
       local in_vain = mode == 'p' and permits > limit
       if not in_vain and not admits(mode, permits, limit) then return end
       leave_line(place, its)
-      -- A waiter that was not heard for half of its window is passed over.
+      -- A waiter that was not heard for half of its heartbeat timeout is passed over.
       if not in_vain and 2 * (seen + window - now) >= window then
         given = now
         local first, text = issue(block), stamp .. sub(record, from + length)
@@ -126,14 +127,14 @@ local function serve()
     elseif trimmed then
       return
     else
-      -- More places were given up there than one call looks at: this one goes on.
+      -- More waiters left in a row than one call looks at: this call goes on.
       trimmed = true
       trim()
     end
   end
 end
 
--- Tells the first in line when the lock can come free, if it would sleep past that moment and is not the one who asks.
+-- Notifies the head of the queue when the lock can come free, if it would sleep past that moment and is not `asking`.
 local function tell_head(asking)
   local free_at = max(ends, holders > 0 and first_end or 0, closed, now)
   if free_at >= now + longest / 3 then return end
@@ -145,7 +146,7 @@ local function tell_head(asking)
     free_at = max(its_end, closed, now)
   end
   local _, _, seen, _, window, _, _, _, _, _, ticket, length, from = unpack('$WAITER', record)
-  -- A waiter goes by its own clock: one that was heard by a clock that was set back since asks no later for that.
+  -- A waiter sends its next request by its own clock: if the server's clock was set back, the request comes no later.
   if free_at < min(seen, now) + floor(window / 3) then
     say(sub(record, from, from + length - 1), pack('$FIRST', 'f', ticket, free_at - now))
   end

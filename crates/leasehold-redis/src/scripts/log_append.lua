@@ -1,13 +1,13 @@
--- Appends events to the log of a lock, which is cut to about its last ones and forgotten after a while.
+-- Appends events to the log of a lock. The log keeps about its last events, and is forgotten after a while.
 -- No other script knows the log.
 --
 -- KEYS[1]  the log, a stream
--- ARGV[1]  how many events to keep, or a few more
--- ARGV[2]  for how long the log is kept after its last event, in ms
+-- ARGV[1]  how many events to keep; some more may stay
+-- ARGV[2]  how long the log is kept after its last event, in ms
 -- and for each event
---   how many words follow, and the words: a name and a value in turn
+--   how many words follow, and the words: names and values alternately
 --
--- Answers 1.
+-- Returns 1.
 local at = 3
 while at <= #ARGV do
   local count = tonumber(ARGV[at])

@@ -1,7 +1,7 @@
--- The last events in the log of a lock, the newest first.
+-- Returns the last events in the log of a lock, the newest first.
 --
 -- KEYS[1]  the log
 -- ARGV[1]  how many events at most
 --
--- Answers each as `{time-number, {name, value, …}}`, the time in ms since the Unix epoch.
+-- Returns each as `{time-number, {name, value, …}}`, the time in ms since the Unix epoch.
 return redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', ARGV[1])

@@ -1,6 +1,6 @@
--- Finds a sharer by its number or its end, and takes one away. in: the lock at hand; crowd.lua
+-- Finds a sharer by its number or its end, and removes one. in: the lock at hand; crowd.lua
 if not drop_hold then
-  -- Takes a holder away; the last one gets its number.
+  -- Removes a holder; the last one gets its number.
   function drop_hold(its, record)
     local _, number, _, _, _, _, mode, permits = struct.unpack('$SHARER', record)
     local last = holders
@@ -27,14 +27,14 @@ if not drop_hold then
     return lost_hold(number, slot)
   end
 
-  -- A holder that has lost a field to another program. It holds until every stored lease has ended: the end of its own is
-  -- unknown, and its holder uses the lock.
+  -- Replaces a holder whose field another program removed. Its end is unknown and its user goes on, so the replacement
+  -- holds until every stored lease has ended.
   function lost_hold(number, slot)
     local mode, permits = 's', 1
     if taken >= $BOND then
       mode, permits = 'j', taken
     elseif limit > 0 then
-      -- The permits that no other holder has; of many holders, one.
+      -- The permits that the other holders don't have; with many holders, 1.
       local others = 0
       for n = 1, holders > $STEP and 0 or holders do
         local kind, record = what(get(struct.pack('$SLOT', '@', n)))
@@ -52,7 +52,7 @@ if not drop_hold then
     return its, get(its)
   end
 
-  -- The record of the holder whose lease ends first; of more than $STEP, of one that ends soon.
+  -- The record of the holder whose lease ends first; of more than $STEP holders, one whose lease ends soon.
   function nearest_hold()
     local kind, record = what(nearest > 0 and get(struct.pack('$SLOT', '@', nearest)))
     if kind == $SHARES then return record end

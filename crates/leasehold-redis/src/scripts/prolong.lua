@@ -1,4 +1,4 @@
--- Lets the lease that the token has run on, and sets how many times it is held. out: word
+-- Extends the lease that the token has, and sets how many times it is held. out: word
 local its_holds = '%1 ' .. string.match(label, '^%d+ (%d+)')
 given, changed, word = now, true, 'already'
 if own == $SHARES then

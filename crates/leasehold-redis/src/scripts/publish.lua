@@ -1,11 +1,11 @@
--- Sends one message, for an examination of the server: as the others do, whose way it shares.
+-- Sends one message, for an examination of the server, in the same way as the notifications of all scripts.
 --
--- KEYS[1]  a lock, which is not looked at: some servers check where its slot is
+-- KEYS[1]  a lock, which is not read: some servers check its slot
 -- ARGV[1]  see begin.lua
 -- ARGV[2]  channel
 -- ARGV[3]  the message
 --
--- Returns an array that is empty but for what could not be sent; see tell.lua.
+-- Returns an array that is empty, or has what could not be sent; see tell.lua.
 -- include: begin
 -- include: clock
 messages = {argv[2], argv[3]}

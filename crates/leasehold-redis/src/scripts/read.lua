@@ -1,6 +1,6 @@
--- Reads the lock at hand, and ends a lease that has run out.
+-- Reads the lock at hand, and ends a lease that has expired.
 --
--- in: key; out: answer, where what stands at the key is no lock or can't be read
+-- in: key; out: answer, if the value at the key is not a lock or can't be read
 -- include: state
 changed, latest, failed, fields, names = false, 0, nil, {}, {}
 waiters, head, tail, longest, soonest = 0, 0, 0, 0, $FAR
@@ -36,7 +36,7 @@ if not answer then
   end
 end
 if not get then
-  -- The value of a field, staged or stored; false when there is none.
+  -- The value of a field, staged or stored; false if there is none.
   function get(name)
     local value = fields[name]
     if value == nil then

@@ -1,18 +1,18 @@
--- Ends leases, or sets how many of their holds remain: each for itself. Repeating it after it ended a lease gives the same
--- answer until the lock is granted again, and for a shared lease for longer.
+-- Ends leases, or sets how many of their holds remain, each for itself. A request that is repeated after it ended a
+-- lease gets the same answer until the lock is granted again. For a shared lease it gets it for longer.
 --
 -- KEYS[i]  the i-th lock
 -- ARGV[1]  see begin.lua
--- ARGV[2]  for each lock $END: token; the sequence that follows the last of the lease's fences, and their epoch; how many
---          holds are to remain, 0 to end the lease; cool-down, of the only lock; flags: 1 to open the lock again that was closed for a while,
---          2 where the holder asked in time, by its own clock
+-- ARGV[2]  for each lock $END: token; the sequence that follows the last of the lease's fences, and their epoch; how
+--          many holds remain, 0 to end the lease; cooldown, only if there is one lock; flags: 1 to end the present
+--          cooldown, 2 if the holder sent the request in time, by its own clock
 --
--- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
+-- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
 --   1                  an integer: released
 --   still-held holds
---   late               it had run out, and nobody has held the lock since
+--   late               it had expired, and the lock has had no holder since
 --   not-held
--- or foreign, damaged, version, failed or later, as acquire says it.
+-- or foreign, damaged, version, failed or later, as acquire returns it.
 --
 -- Atomic for each lock. Works at the server's memory limit.
 -- include: begin
@@ -23,7 +23,7 @@ for i = 1, #keys do
   key = keys[i]
   token, end_of, its_epoch, remaining, cooldown, flags = unpack('$END', argv[2], $END_SIZE * (i - 1) + 1)
   -- include: state
-  -- exit: a lease is ended in time, also without a look at the clock.
+  -- exit: a lease that is released in time ends without a look at the clock.
   if state and #state == $PLAIN_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
     local shape, lives, its, until_then, _, next_fence = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and its == token and until_then > 0 and lives <= next_fence + too_long then
@@ -34,12 +34,12 @@ for i = 1, #keys do
   -- end
   if not answer and not clock then
     -- include: clock
-    -- A release that closes the lock comes alone in its call: late, it would close what others use by then.
+    -- A release with a cooldown is alone in its call: delayed, it would close a lock that others use by then.
     if cooldown > 0 then
       -- include: in_time
     end
   end
-  -- exit: the first in line gets the lease, where it was heard, nobody has run out, and the next need not be told.
+  -- exit: the head of the queue gets the lease, if it was heard, all positions last, and the next stays asleep.
   if not answer and state and #state == $LINE_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
     shape, kept, holder, ends, given, following, last_epoch, waiters, head, tail, longest, soonest = unpack('$LINE_STATE', state)
     local place = pack('$PLACE', head)
@@ -68,7 +68,7 @@ for i = 1, #keys do
   end
   -- end
   if not answer then
-    -- A lease that is ended in time does not run out before.
+    -- A lease that is released in time can't expire before.
     survives = flags > 1 and remaining == 0 and token or nil
     -- include: read
     wide = wide or cooldown > 0
@@ -111,7 +111,7 @@ for i = 1, #keys do
       for n = 1, #past, 16 do
         if sub(past, n, n + 15) == token then answer = 1 end
       end
-      -- A lease that was handed over is alive under another token, with the same fences.
+      -- A transferred lease is alive under another token, with the same fences.
       if answer ~= 1 and ends == 0 and holders == 0 and holder == '$NOBODY' and end_of == following and its_epoch == last_epoch then
         answer, ended = {'late'}, true
       end

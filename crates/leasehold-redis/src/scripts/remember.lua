@@ -1,4 +1,4 @@
--- Remembers that the token released its lease, for a release that is sent again. in: first, hold_epoch, block
+-- Remembers that the token released its lease, for a release that is repeated. in: first, hold_epoch, block
 if hold_epoch == last_epoch and first + block == following then
   holder = token
 else

@@ -1,17 +1,18 @@
--- Lets leases run on, each for itself: never creates one, never takes one away.
+-- Extends leases, each for itself. It neither creates nor ends one.
 --
 -- KEYS[i]  the i-th lock
 -- ARGV[1]  see begin.lua
--- ARGV[2]  for each lock $RENEWAL: token; the sequence that follows the last of the lease's fences, and their epoch: an
---          exclusive lease takes over what is above all issued; ttl, from now; 1 when the lease may end earlier than it
---          would have, else 0; the token that it is to have from now on, if it is handed over
+-- ARGV[2]  for each lock $RENEWAL: token; the sequence that follows the last of the lease's fences, and their epoch,
+--          which the lock takes over if they are above all that it issued and the lease is exclusive; ttl, from now; 1
+--          if the lease may end earlier than before, else 0; the token that the lease has from now on, if it is
+--          transferred
 --
--- Returns an array with one answer for each lock, or an integer alone that is the answer about each. An answer is one of
+-- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
 --   1         an integer: renewed
---   2         renewed, and its holder is asked to let go
---   late      it had run out, and nobody has held the lock since; it stays ended
+--   2         renewed, and its holder is requested to release
+--   late      it had expired, and the lock has had no holder since; it stays ended
 --   not-held
--- or foreign, damaged, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire returns it.
 --
 -- Atomic for each lock. Works at the server's memory limit.
 -- include: begin
@@ -27,7 +28,7 @@ for i = 1, #keys do
     ttl, ends_then, new_end = lasts, clock + lasts, pack('<dd', clock + lasts, clock)
   end
   -- include: state
-  -- exit: a lease that nobody waits for goes on to a later end.
+  -- exit: a lease of a lock without waiters goes on to a later end.
   if state and #state == $PLAIN_SIZE and shorten == 0 and successor == '$NOBODY' then
     local shape, lives, its, until_then, then_given, next_fence, of_epoch = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and its == token and until_then > clock and then_given <= clock and until_then <= ends_then
@@ -72,7 +73,7 @@ for i = 1, #keys do
       if end_of > following or end_of == following and its_epoch > last_epoch then
         following, last_epoch = end_of, its_epoch
       end
-      -- Write also if nothing changes: a caller that waits for replicas waits for a write.
+      -- Write even if nothing changes: a caller that waits for replicas waits for a write.
       given, changed = now, true
       answer = asked > 0 and 2 or 1
     elseif own == $SHARES then

@@ -1,9 +1,9 @@
--- Unpacks what it is given, and packs that again, for an examination of the server.
+-- Unpacks its arguments and packs them again, for an examination of the server.
 --
--- KEYS[1]  a lock, which is not looked at: some servers check where its slot is
--- ARGV     a form and what is packed so, for each
+-- KEYS[1]  a lock, which is not read: some servers check its slot
+-- ARGV     pairs of a form and the text that is packed in it
 --
--- Returns all that was packed again, an empty text where that failed, or nothing where there is no library for it.
+-- Returns all that was packed again, an empty text if that failed, or false if the server has no library for it.
 if not pcall(function() return struct.pack, struct.unpack end) then return false end
 local again = ''
 for n = 1, #ARGV, 2 do

@@ -1,7 +1,7 @@
--- Makes what a queue and expired leases need.
+-- Makes the functions for a queue and for expired leases.
 --
--- One function is around all of it: Lua looks up what a function shares with its surroundings each time it makes it,
--- and finds it at once in a function's own.
+-- One function surrounds all of them: when Lua makes a function, it looks up each variable that is shared with the
+-- surroundings, and finds it at once if the surrounding function owns it.
 --
 -- in: the lock at hand; crowd.lua, join.lua, part.lua
 if not settle then
@@ -11,7 +11,7 @@ if not settle then
     -- include: sweep
     -- include: line
 
-    -- Drops what is over, and hands what is free to the line.
+    -- Drops what has expired, and grants what is free to the queue.
     local swept
     function settle()
       if closed > 0 and closed <= now then closed, changed = 0, true end
@@ -23,8 +23,8 @@ if not settle then
       if waiters > 0 then serve() end
     end
 
-    -- Notifies a new head of the queue. before: the head until now, or false to notify any; asking: a token that needs no
-    -- notification
+    -- Notifies a new head of the queue. before: the head until now, or false to notify any; asking: a token that needs
+    -- no notification
     function tell_first(before, asking)
       if waiters > 0 and head ~= before then tell_head(asking) end
     end

@@ -1,6 +1,6 @@
--- What to say of who has the lock: as it is stored, since clients have more time to take it apart.
+-- What to return about the holder: as it is stored, since clients have more time to take it apart.
 --
--- in: word, the first of the answer, where it is to say so
+-- in: word, the first part of the answer, if the answer names the holder
 local seen
 if word then
   if own == $SHARES then

@@ -1,15 +1,15 @@
--- Changes the limit of a semaphore in use. Waiters that want more than there is lose their place: those at the first $STEP
--- places at once, those behind when they come to the head.
+-- Changes the limit of a semaphore in use. Waiters that want more permits than there are lose their positions: those at
+-- the first $STEP places at once, those behind when they become the head.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  see begin.lua
 -- ARGV[2]  $LIMIT: the new limit
 --
 -- Returns an array with one answer, which is one of
---   set limit        what it was
+--   set limit        the limit before
 --   not-in-use
 --   wrong-kind 0     it is a lock
--- or foreign, damaged, version or failed, as acquire says it.
+-- or foreign, damaged, version or failed, as acquire returns it.
 --
 -- Atomic. Works at the server's memory limit.
 -- include: begin

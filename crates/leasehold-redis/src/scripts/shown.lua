@@ -1,2 +1,2 @@
--- in: word, seen, and place, that of a waiter; the state is as it was written
+-- in: word, seen, and place, the waiter's; the state is as it was written
 if word and not answer then answer = {word, floor(now), state or '', seen or '', place and floor(place)} end

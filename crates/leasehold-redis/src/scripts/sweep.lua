@@ -1,5 +1,5 @@
--- Drops the holders whose time is over: all of up to $STEP, of more so many from where the last call got to. From the last
--- down, so that none is missed when another takes its number.
+-- Drops the holders whose leases have expired: all of up to $STEP holders. Of more, each call goes on from where the
+-- last one ended. It goes from the last number down, so that none is missed when another gets its number.
 local function sweep_holds()
   if cursor == 0 then cursor, least_end = holders, $FAR end
   local from = cursor

@@ -1,5 +1,5 @@
--- Sends the messages. What the server lets no script send goes back behind the answer, for the client to send in commands of
--- its own: "unsent", the server's error, and a channel and a text for each.
+-- Sends the notifications. If the server lets no script publish, they follow the answer, so that the client sends them
+-- as commands: "unsent", the server's error, and a channel and a text for each.
 for n = 1, messages and #messages or 0, 2 do
   local told = try('PUBLISH', messages[n], messages[n + 1])
   if type(told) ~= 'number' then

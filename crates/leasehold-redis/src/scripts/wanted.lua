@@ -1,6 +1,4 @@
--- Reads what is wanted of the i-th lock; what is wanted alike is sent and read once.
---
--- in: i; out: key, token, and what is wanted
+-- Reads what is wanted of the i-th lock. If several locks in a row want the same, it is sent and read once.
 local which
 key = keys[i]
 token, which = unpack('$WHOSE', argv[2], 17 * i - 16)
@@ -18,9 +16,9 @@ if which ~= wish then
     after_epoch, after_end, from = unpack('$AFTER', argv[wish], from)
   end
   label = sub(argv[wish], from)
-  -- A lease that is handed over is held once.
+  -- A lease that is granted to a waiter is held once.
   waiting_label = waits and string.gsub(label, '^(%d+) %d+', '%1 1')
-  -- What it takes to be granted what most want; what is stored then is made for the first that is.
+  -- The conditions for the usual case; what the lock then stores is made for the first such lock.
   usual, lasts = mode == 'x' and cooldown == 0 and not after, max(clock + ttl, least + block) + retention
   lease = nil
 end

@@ -1,4 +1,4 @@
--- Makes all that a lock with sharers or a queue needs. in: the lock at hand
+-- Makes all functions that a lock with sharers or a queue needs. in: the lock at hand
 -- include: crowd
 -- include: join
 -- include: part

@@ -1,4 +1,4 @@
--- Takes Redisson's lock. Repeating it with the same field sets how many times it is held, and
+-- Acquires Redisson's lock. A request that is repeated with the same field sets how many times the lock is held, and
 -- renews it; it never shortens it.
 --
 -- KEYS  1   the lock
@@ -12,7 +12,7 @@
 -- Returns an array
 --   granted fence   1; the fence is 0 if there is no counter
 --   already fence   2
---   busy            0 1 left field adopted: another holder's field, how many ms it has yet (-1
+--   busy            0 1 left field adopted: another holder's field, how many ms it has left (-1
 --                   without expiry), and 1 if it was given an expiry just now
 --   foreign         -1 type 1
 --

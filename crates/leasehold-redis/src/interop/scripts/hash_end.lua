@@ -1,5 +1,5 @@
--- Ends a lease of Redisson's lock, or sets how many of its holds remain. Those who wait are told
--- when it comes free.
+-- Ends a lease of Redisson's lock, or sets how many of its holds remain. It notifies the waiters when the lock becomes
+-- free.
 --
 -- KEYS  1   the lock
 -- ARGV  1   the holder's field
@@ -8,7 +8,7 @@
 --       4   what is published
 --       5   the command that publishes it: PUBLISH or SPUBLISH
 --
--- Returns 1 if it was held, 0 if it is not this holder's; where the server let it publish nothing,
+-- Returns 1 if it was held, 0 if it is not this holder's; if the server lets no script publish,
 -- {1, {'unsent', why, channel, message}}.
 --
 -- Atomic: one script.
@@ -19,7 +19,7 @@ if ARGV[2] ~= '0' then
 end
 redis.call('DEL', KEYS[1])
 local sent = redis.pcall(ARGV[5], ARGV[3], ARGV[4])
--- Servers before 7 have one sort of channels, and Redisson's clients of them listen there.
+-- Servers before version 7 have one sort of channels, and Redisson's clients listen there.
 if type(sent) == 'table' and ARGV[5] == 'SPUBLISH' and string.find(sent.err, 'nknown') then
   sent = redis.pcall('PUBLISH', ARGV[3], ARGV[4])
 end

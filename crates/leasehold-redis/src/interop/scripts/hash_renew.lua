@@ -1,4 +1,4 @@
--- Lets a lease of Redisson's lock run on.
+-- Extends a lease of Redisson's lock.
 --
 -- KEYS  1   the lock
 -- ARGV  1   the holder's field

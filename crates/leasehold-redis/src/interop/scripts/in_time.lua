@@ -1,5 +1,5 @@
--- What every acquisition begins with: refuses one that its client has given up, or that it sent before the clock was set
--- back.
+-- The beginning of every acquisition: refuses a request whose client no longer waits for it, or that was sent before
+-- the clock was set back.
 --
 -- ARGV  last   the moment after which it is late, packed: µs since the Unix epoch by the server's clock; 0 for none
 --

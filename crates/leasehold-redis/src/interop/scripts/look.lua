@@ -1,4 +1,4 @@
--- Says who holds a lock of another library's.
+-- Returns the holder of another library's lock.
 --
 -- KEYS  1   the lock
 -- ARGV  1   the type that its value has

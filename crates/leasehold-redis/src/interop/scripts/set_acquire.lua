@@ -1,4 +1,4 @@
--- Takes Symfony's lock for writing. Repeating it with the same member renews it, and never shortens
+-- Acquires Symfony's lock for writing. A request that is repeated with the same member renews it, and never shortens
 -- it.
 --
 -- KEYS  1   the lock
@@ -29,7 +29,7 @@ if others > 0 then
   return {0, 1, latest[2] - now, holder, 0}
 end
 local ends = math.max(now + ttl, score and score + 0 or 0)
--- First, since a full server refuses it, and only what comes first.
+-- It comes first, because a full server refuses this command only as the first of a script.
 redis.call('ZADD', key, ends, member, ends, '__write__')
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
 redis.call('PEXPIREAT', key, ends)

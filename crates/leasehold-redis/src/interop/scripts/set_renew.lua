@@ -1,4 +1,4 @@
--- Lets a lease of Symfony's lock run on.
+-- Extends a lease of Symfony's lock.
 --
 -- KEYS  1   the lock
 -- ARGV  1   how the holder's member begins
@@ -17,7 +17,7 @@ for i = 1, #members, 2 do
   if string.sub(members[i], 1, #start) == start and members[i + 1] + 0 > now then
     local ends = now + ARGV[2]
     if ARGV[3] ~= '1' then ends = math.max(ends, members[i + 1] + 0) end
-    -- A full server lets nothing grow that is a script's first write; this lets the others through.
+    -- A full server refuses to let a value grow in a script's first write. This command lets the others through.
     redis.call('PEXPIREAT', key, ends)
     redis.call('ZADD', key, ends, members[i], ends, '__write__')
     return 1

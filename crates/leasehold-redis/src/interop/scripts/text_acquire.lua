@@ -1,5 +1,5 @@
--- Takes locks that are strings, all of them or none. Repeating it with the same tokens renews what
--- they hold, and never shortens it.
+-- Acquires locks that are strings, all or none. A request that is repeated with the same tokens renews what they hold,
+-- and never shortens it.
 --
 -- KEYS  i   the i-th lock; behind the locks what else their ends touch, so that a server which
 --           can't do that in one script refuses to take them

@@ -1,4 +1,4 @@
--- Ends a lease of a lock that is a string, and tells those who wait as its library does.
+-- Ends a lease of a lock that is a string, and notifies the waiters as its library does.
 --
 -- KEYS  1   the lock
 --       2   the list in which those who wait look for a word, if there is one

@@ -1,4 +1,4 @@
--- Lets a lease of a lock that is a string run on.
+-- Extends a lease of a lock that is a string.
 --
 -- KEYS  1   the lock
 -- ARGV  1   1 if tokens stand at the end of values, 0 if at the beginning
