@@ -368,8 +368,11 @@ impl fmt::Display for Error {
             _ => {}
         }
         for node in nodes {
-            let Inner { store, message, .. } = &*node.inner;
+            let Inner { store, message, passes_in, .. } = &*node.inner;
             write!(f, "; {}: {message}", store.as_deref().unwrap_or("one node"))?;
+            if let Some(left) = passes_in {
+                write!(f, ", ready in {}", length::measured(whole_ms(*left)))?;
+            }
         }
         Ok(())
     }

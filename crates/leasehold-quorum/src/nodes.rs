@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{
-    BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl, length,
-};
+use leasehold_core::{BoxFuture, Clock, Effect, Error, ErrorKind, Moment, Reason, Store, Ttl};
 use tokio::time::{Instant, timeout};
 
 use crate::ballot::counts_from;
@@ -131,8 +129,8 @@ impl Nodes {
         async move {
             let Some(age) = question.await?.filter(|age| *age < enough) else { return Ok(()) };
             let left = enough.saturating_sub(age);
-            let why = format!("warming up after its start, ready in {}", length::measured(left));
-            let error = Error::new(ErrorKind::Unavailable, why).with_reason(Reason::TooYoung);
+            let error = Error::new(ErrorKind::Unavailable, "warming up after its start")
+                .with_reason(Reason::TooYoung);
             let error = error.passes_in(left);
             Err(error.at_store(location.unwrap_or_default()))
         }

@@ -312,8 +312,10 @@ mod tests {
         let of_two = [one.clone(), two.clone(), vacant, importing, replica.clone()];
         let finding = seen(&of_two).unwrap();
         assert_eq!(finding.severity, Severity::Warning);
-        assert!(finding.found.starts_with("2 primaries alone"), "{finding:?}");
-        assert!(seen(&[one.clone(), replica.clone()]).unwrap().found.starts_with("1 primary"));
+        assert!(finding.found.starts_with("only 2 primaries"), "{finding:?}");
+        assert!(
+            seen(&[one.clone(), replica.clone()]).unwrap().found.starts_with("only 1 primary ")
+        );
         assert!(seen(&[one.clone(), two.clone(), three, replica]).is_none());
         assert!(seen(&[one, two]).is_none(), "no fail-over is expected");
         assert!(too_few_to_elect(&[]).is_none());

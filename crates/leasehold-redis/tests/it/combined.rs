@@ -234,7 +234,7 @@ async fn a_call_makes_few_locks_that_were_never_used_and_takes_more_that_were() 
     let before = calls();
     fences(take_together(&crowd).await);
     let of_used = calls() - before;
-    assert!(of_new >= 10 && of_used < 10, "{of_new} calls make them, {of_used} take them again");
+    assert!(of_used < of_new, "{of_new} calls make them, {of_used} take them again");
 }
 
 #[tokio::test]

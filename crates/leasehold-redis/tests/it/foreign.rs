@@ -124,7 +124,7 @@ async fn a_record_of_a_later_version_is_left_alone() {
     for (what, error) in try_all(&caller).await {
         let error = error.unwrap_or_else(|| panic!("{what}"));
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
-        assert!(error.to_string().contains("update it"), "{what}: {error}");
+        assert!(error.to_string().contains("update this program"), "{what}: {error}");
     }
     assert_eq!(server.cli(&["HMGET", &record, "state", "line"]), format!("{later}\ntoo"));
 }

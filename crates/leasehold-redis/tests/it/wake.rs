@@ -182,7 +182,7 @@ async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_handed_ove
     let server = RedisServer::builder().acl_user(rule).start();
     let store = RedisStore::connect(&server.url_for("u", "pw")).await.unwrap();
     let found = |findings: &[leasehold_core::doctor::Finding]| {
-        findings.iter().any(|finding| finding.found.contains("refused 2 messages"))
+        findings.iter().any(|finding| finding.found.contains("refused 2 notifications"))
     };
     assert!(!found(&store.examine(WITHIN).await.unwrap()));
     for (sharers, refused) in [(0, 1), (2, 2)] {

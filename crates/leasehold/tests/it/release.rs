@@ -22,7 +22,7 @@ async fn a_release_passes_only_when_the_lease_was_held_to_its_end() {
     let late = guard.release().await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Late);
     // The deadline is 1 % and 2 ms before the end of the ttl.
-    let why = "release \"a\" at memory: the lease had run out 1.0s before its release";
+    let why = "release \"a\" at memory: the lease expired 1.0s before its release";
     assert!(late.to_string().starts_with(why), "{late}");
 
     let guard = mutex.lock().await.unwrap();

@@ -79,7 +79,8 @@ async fn a_limit_that_ends_before_is_kept_and_the_time_is_told() {
         let left = grants_at.saturating_duration_since(Instant::now());
         let told = error.retry_after().unwrap();
         assert!(told >= left && told < left + secs(1), "{told:?} of {left:?}");
-        assert!(error.to_string().contains("the store grants nothing for another 5"), "{error}");
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("; ready in 5"), "{error}: {cause}");
         assert_eq!(began.elapsed() >= secs(5), waits, "{:?}", began.elapsed());
     }
     assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
