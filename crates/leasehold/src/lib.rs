@@ -391,8 +391,8 @@
 //! # What a lease can't promise
 //!
 //! While a guard says that it is held, no other guard of that name in that store does. The one
-//! exception is [`Client::force_release`]: the holder learns of it at its next renewal, at most a
-//! third of the ttl later. This assumes clocks that run at the same speed within 1 %, and a store
+//! exception is [`Client::force_release`]: the holder learns of it at its next renewal, or at its
+//! lease's end if the store is out of its reach. This assumes clocks that run at the same speed within 1 %, and a store
 //! that keeps what it has acknowledged. A client's time of day, the network, and the length of a
 //! process's pauses don't matter.
 //!
