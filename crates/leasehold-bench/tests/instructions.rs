@@ -297,9 +297,9 @@ const COUNTED: [(Side, Task, f64, Option<f64>); 14] = [
     (Side::Server, SHARED, 8.8, None),
     (Side::Server, HEARTBEAT, 2.92, None),
     (Side::Server, FIRST_USE, 2.94, None),
-    (Side::Client, ALONE, 0.98, Some(199.0)),
-    (Side::Client, TOGETHER, 0.52, Some(105.0)),
-    (Side::Client, HAND_OFF, 1.9, Some(450.0)),
+    (Side::Client, ALONE, 1.25, Some(235.0)),
+    (Side::Client, TOGETHER, 0.47, Some(110.0)),
+    (Side::Client, HAND_OFF, 2.85, Some(550.0)),
     (Side::Client, RENEWAL, 0.076, Some(7.2)),
     (Side::Client, EMBEDDED, 0.96, Some(48.0)),
 ];

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use leasehold_clock::Driver;
 use leasehold_core::{Reason, Result as StoreResult};
+use redis::aio::PubSub;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -17,19 +18,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::address::{Address, Endpoint, Topology};
 use crate::addresses::{self, Addresses, Heard, Said as SaidThere};
-#[cfg(feature = "interop")]
-use crate::classify;
-use crate::classify::Verdict;
+use crate::classify::{self, Stage, Verdict};
 use crate::credentials::Provide;
-use crate::dial::{FirstWords, Socket};
-use crate::ear::Ear;
+use crate::dial::Socket;
 use crate::login::{Given, Logins};
 use crate::pipe::Pipe;
 use crate::replication::Age;
 use crate::reply;
 use crate::request::{Deadline, Stamp, here, judged};
 use crate::role::Role;
-use crate::room::Room;
 use crate::sentinel::{Found, Said, Sentinels};
 use crate::server_clock::ServerClock;
 use crate::tls::Security;
@@ -69,8 +66,11 @@ pub(crate) struct Access {
     current: Arc<watch::Sender<Option<Found>>>,
     /// The task that follows the primary, under sentinels.
     following: Mutex<Option<AbortHandle>>,
-    /// The server's room for the connections of the store.
-    room: Arc<Room>,
+    /// One clone for each open connection for requests.
+    open: Arc<()>,
+    /// Whether the server has refused a connection for requests since the last one ended. Those for
+    /// notifications then close, because requests come first.
+    lacks_room: watch::Sender<bool>,
 }
 
 /// The process's own thread, unless the user set another runtime.
@@ -166,23 +166,34 @@ impl Access {
         let home = Arc::new(home);
         let source = provided(&address.password_file, sources.of_servers);
         let logins = Arc::new(Logins::new(login, source, security));
-        let (current, following, room) = (Arc::default(), Mutex::default(), Arc::default());
-        let addresses = Arc::default();
-        Ok(Self { finder, logins, addresses, connect_timeout, home, current, following, room })
+        Ok(Self::with(finder, logins, connect_timeout, home))
+    }
+
+    fn with(
+        finder: Finder,
+        logins: Arc<Logins>,
+        connect_timeout: Duration,
+        home: Arc<Home>,
+    ) -> Self {
+        let (addresses, current, following) = (Arc::default(), Arc::default(), Mutex::default());
+        let (open, lacks_room) = (Arc::default(), watch::Sender::default());
+        Self {
+            finder,
+            logins,
+            addresses,
+            connect_timeout,
+            home,
+            current,
+            following,
+            open,
+            lacks_room,
+        }
     }
 
     /// Access to a node of a cluster, with the same login.
     pub(crate) fn sibling(&self, endpoint: Endpoint) -> Self {
-        Self {
-            finder: Finder::Node(endpoint),
-            logins: Arc::clone(&self.logins),
-            addresses: Arc::default(),
-            connect_timeout: self.connect_timeout,
-            home: Arc::clone(&self.home),
-            current: Arc::default(),
-            following: Mutex::default(),
-            room: Arc::default(),
-        }
+        let (logins, home) = (Arc::clone(&self.logins), Arc::clone(&self.home));
+        Self::with(Finder::Node(endpoint), logins, self.connect_timeout, home)
     }
 
     /// Access to the server at another address, with the same login.
@@ -202,8 +213,22 @@ impl Access {
         }
     }
 
-    pub(crate) fn room(&self) -> &Room {
-        &self.room
+    /// Whether requests lack a connection because the server is full, now and later.
+    pub(crate) fn lacks_room(&self) -> watch::Receiver<bool> {
+        self.lacks_room.subscribe()
+    }
+
+    /// Notes that the server refused a connection for requests because it is full.
+    pub(crate) fn refused(&self) {
+        if Arc::strong_count(&self.open) == 1 {
+            self.lacks_room.send_replace(true);
+        }
+    }
+
+    /// What an open connection for requests keeps until it has ended.
+    fn taken(&self) -> Arc<()> {
+        self.lacks_room.send_replace(false);
+        Arc::clone(&self.open)
     }
 
     /// Whether the server may be replaced by another one.
@@ -381,7 +406,7 @@ impl Access {
         found: &Found,
     ) -> Result<Link, Verdict> {
         let (pipe, driver) = Pipe::new(socket);
-        pipe.keep(self.room.take());
+        pipe.keep(self.taken());
         let here = here()?;
         let driver = Tied::spawn_on(&here, driver.run());
         let login = given.ends().then(|| {
@@ -430,16 +455,17 @@ impl Access {
     }
 
     /// Opens a connection for notifications on the current runtime, and returns its server too.
-    pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found), Verdict> {
         let found = self.find().await?;
         let attempt = async {
             let (socket, _) = self.enter(&found.endpoint, Some(ProtocolVersion::RESP2)).await?;
-            let heard = socket.first_words();
-            Ok((Ear::new(socket), heard))
+            // The socket is logged in already.
+            let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+            let opened = PubSub::new(&login, socket).await;
+            opened.map_err(|error| classify::judge(&error, Stage::Connecting))
         };
         let opened = self.in_time(&found.endpoint, attempt).await;
-        let (ear, heard) = opened.map_err(|verdict| self.logins.judge(verdict))?;
-        Ok((ear, found, heard))
+        Ok((opened.map_err(|verdict| self.logins.judge(verdict))?, found))
     }
 
     /// Opens a connection on which the server reports changes to the keys that were read over it.
@@ -457,7 +483,7 @@ impl Access {
 
     #[cfg(feature = "interop")]
     async fn track(&self, socket: Socket, found: &Found) -> Result<Tracking, Verdict> {
-        let asked = |error| classify::judge(&error, classify::Stage::Connecting);
+        let asked = |error| classify::judge(&error, Stage::Connecting);
         let (pushed, pushes) = tokio::sync::mpsc::unbounded_channel();
         let config = redis::AsyncConnectionConfig::new()
             .set_response_timeout(None)
@@ -659,5 +685,26 @@ mod tests {
         let other = timeout(Duration::from_secs(60), access.is_elsewhere(&endpoint)).await;
         assert_eq!(other, Ok(false));
         assert!(!left_alone.await);
+    }
+
+    #[test]
+    fn requests_lack_room_from_a_refusal_while_none_is_open() {
+        let address = Address::parse("redis://127.0.0.1").unwrap();
+        let access =
+            Access::new(&address, Duration::from_secs(5), None, Sources::default()).unwrap();
+        let lacks = access.lacks_room();
+        let (first, second) = (access.taken(), access.taken());
+        access.refused();
+        drop(first);
+        access.refused();
+        assert!(!*lacks.borrow(), "one is open");
+        drop(second);
+        assert!(!*lacks.borrow(), "none was refused");
+        access.refused();
+        assert!(*lacks.borrow());
+        let third = access.taken();
+        assert!(!*lacks.borrow());
+        drop(third);
+        assert!(!*lacks.borrow());
     }
 }

@@ -1,7 +1,6 @@
 //! A request: a script with its keys and arguments, or a plain command.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -100,12 +99,7 @@ impl<'a> Call<'a> {
 
     /// An argument that is a number.
     pub(crate) fn number(&mut self, number: u64) -> &mut Self {
-        let mut digits = [0; 20];
-        let mut left = &mut digits[..];
-        // The buffer has room for any number.
-        let _written = write!(left, "{number}");
-        let width = 20_usize.saturating_sub(left.len());
-        self.put(digits.get(..width).unwrap_or_default())
+        self.put(itoa::Buffer::new().format(number))
     }
 
     /// One argument of all these parts, in order.

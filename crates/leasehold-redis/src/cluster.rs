@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use leasehold_core::{BoxFuture, ErrorKind};
 use redis::Value;
+use redis::aio::PubSub;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -28,8 +29,6 @@ use crate::address::Endpoint;
 use crate::call::Request;
 use crate::classify::{Next, Redirect, Verdict};
 use crate::connection::{Routing, Supervised};
-use crate::dial::FirstWords;
-use crate::ear::Ear;
 use crate::request::{Answer, Deadline, all_failed, here};
 use crate::sentinel::Found;
 use crate::transport::{Part, Parts, Transport};
@@ -270,14 +269,14 @@ impl Cluster {
     }
 
     /// Opens a connection for notifications to some node: each node passes all of them on.
-    pub(crate) async fn open_ear(&self) -> Result<(Ear, Found, FirstWords), Verdict> {
+    pub(crate) async fn open_pubsub(&self) -> Result<(PubSub, Found), Verdict> {
         let map = self.map(Deadline::after(self.inner.access.connect_timeout)).await?;
         let mut failure = Verdict::nobody_yet(
             "no node of the cluster has slots; see `redis-cli \
                                                --cluster check`",
         );
         for endpoint in self.any(&map.table)? {
-            match self.node(&endpoint).access().open_ear().await {
+            match self.node(&endpoint).access().open_pubsub().await {
                 Ok(opened) => return Ok(opened),
                 Err(verdict) => failure = verdict,
             }

@@ -518,7 +518,7 @@ impl Inner {
     /// Notes the result of an attempt to connect.
     fn settle(&self, outcome: &Result<Arc<Link>, Verdict>) {
         if outcome.as_ref().is_err_and(|verdict| verdict.reason == Some(Reason::ServerFull)) {
-            self.access.room().refused();
+            self.access.refused();
         }
         let mut state = self.state();
         match outcome {

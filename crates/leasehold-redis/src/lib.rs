@@ -28,7 +28,6 @@ mod dial;
 #[cfg(test)]
 mod differential;
 mod doctor;
-mod ear;
 mod forms;
 #[cfg(feature = "interop")]
 pub mod interop;
@@ -45,7 +44,6 @@ mod reply;
 mod request;
 mod resp;
 mod role;
-mod room;
 mod script;
 mod sentinel;
 mod server_clock;

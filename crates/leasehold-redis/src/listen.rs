@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_core::{BoxFuture, Listener, Wake};
 use redis::Value;
-use redis::aio::{PubSubSink, PubSubStream};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,11 +18,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::access::Access;
 use crate::classify::{self, Stage, Verdict};
 use crate::cluster::Cluster;
-use crate::ear::{Ear, next_message};
 use crate::forms::{Pack as _, Packed};
 use crate::pause::pause_after;
 use crate::request::{Deadline, here};
-use crate::resp::Heard;
 use crate::sentinel::Found;
 use crate::spelling::block;
 
@@ -64,9 +63,14 @@ impl Source {
         }
     }
 
-    /// Whether requests lack a connection because the server is full.
-    fn is_in_the_way(&self) -> bool {
-        self.access().is_some_and(|access| access.room().is_lacking())
+    /// Returns once requests lack a connection because the server is full.
+    async fn is_in_the_way(&self) {
+        if let Some(access) = self.access()
+            && access.lacks_room().wait_for(|lacks| *lacks).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
     }
 
     /// How long one attempt of a user's client may take.
@@ -80,20 +84,18 @@ impl Source {
             Self::Client(_) => Self::CLIENT_TIMEOUT,
         };
         let both = async {
-            let (mut ear, found, heard) = match self {
-                Self::Own(access) => access.open_ear().await?,
-                Self::Cluster(cluster) => cluster.open_ear().await?,
-                Self::Client(client) => {
-                    let mut connection = client.get_async_pubsub().await.map_err(asked)?;
-                    // Returns once the server has confirmed it.
-                    connection.subscribe(channel).await.map_err(asked)?;
-                    let (sink, stream) = connection.split();
-                    let theirs = Connection::Theirs { sink, stream, ping: None };
-                    return Ok(Subscribed { connection: theirs, from: None });
+            let (mut connection, from) = match self {
+                Self::Own(access) => {
+                    access.open_pubsub().await.map(|(one, from)| (one, Some(from)))?
                 }
+                Self::Cluster(cluster) => {
+                    cluster.open_pubsub().await.map(|(one, from)| (one, Some(from)))?
+                }
+                Self::Client(client) => (client.get_async_pubsub().await.map_err(asked)?, None),
             };
-            ear.subscribe(channel).await.map_err(|verdict| heard.explain(verdict))?;
-            Ok(Subscribed { connection: Connection::Ours(ear), from: Some(found) })
+            // Returns once the server has confirmed it.
+            connection.subscribe(channel).await.map_err(asked)?;
+            Ok(Subscribed { connection: Connection::new(connection), from })
         };
         timeout(limit.saturating_mul(2), both).await.unwrap_or_else(|_| {
             Err(Verdict::unconnected("the server did not confirm a subscription in time"))
@@ -102,7 +104,7 @@ impl Source {
 
     /// Subscribes on the runtime that drives the connections, because it owns their sockets.
     async fn subscribed_there(self: &Arc<Self>, channel: &str) -> Result<Subscribed, Verdict> {
-        if self.is_in_the_way() {
+        if self.is_in_the_way().now_or_never().is_some() {
             return Err(Verdict::nobody_yet(
                 "the server has no room for this client's requests, which come first",
             ));
@@ -133,47 +135,34 @@ struct Subscribed {
     from: Option<Found>,
 }
 
-enum Connection {
-    Ours(Ear),
-    /// From the user's client, with a ping that is not answered yet.
-    Theirs {
-        sink: PubSubSink,
-        stream: PubSubStream,
-        ping: Option<BoxFuture<'static, bool>>,
-    },
+struct Connection {
+    sink: PubSubSink,
+    stream: PubSubStream,
+    /// A ping that is not answered yet.
+    ping: Option<BoxFuture<'static, bool>>,
 }
 
 impl Connection {
+    fn new(connection: PubSub) -> Self {
+        let (sink, stream) = connection.split();
+        Self { sink, stream, ping: None }
+    }
+
     /// The next notification, or `Some(None)` for another sign of life. `None` when the connection
     /// has ended. Cancel safe.
     async fn next(&mut self) -> Option<Option<Wake>> {
-        match self {
-            Self::Ours(ear) => match ear.hear(parse).await {
-                Ok(Heard::Message(wake)) => Some(wake),
-                Ok(Heard::Other(_)) => Some(None),
-                Err(error) => {
-                    tracing::debug!(%error, "the wake channel's connection has ended");
-                    None
-                }
-            },
-            Self::Theirs { stream, ping, .. } => tokio::select! {
-                biased;
-                message = next_message(stream) => Some(parse(message?.get_payload_bytes())),
-                alive = answered(ping) => {
-                    *ping = None;
-                    alive.then_some(None)
-                }
-            },
+        tokio::select! {
+            biased;
+            message = self.stream.next() => Some(parse(message?.get_payload_bytes())),
+            alive = answered(&mut self.ping) => {
+                self.ping = None;
+                alive.then_some(None)
+            }
         }
     }
 
     fn ask_for_life(&mut self) {
-        match self {
-            Self::Ours(ear) => ear.ask_for_life(),
-            Self::Theirs { sink, ping, .. } => {
-                ping.get_or_insert_with(|| Box::pin(is_alive(sink.clone())));
-            }
-        }
+        self.ping.get_or_insert_with(|| Box::pin(is_alive(self.sink.clone())));
     }
 }
 
@@ -207,9 +196,6 @@ async fn run(
     forwarder: Forwarder,
     ready: oneshot::Sender<Result<(), Verdict>>,
 ) {
-    if let Some(access) = source.access() {
-        access.room().tell(&forwarder.doubts);
-    }
     let mut connection = match source.subscribed_there(&channel).await {
         Ok(connection) => connection,
         Err(verdict) => {
@@ -223,7 +209,10 @@ async fn run(
         let Subscribed { connection: from_there, from } = connection;
         tokio::select! {
             biased;
-            () = forwarder.forward(from_there, || source.is_in_the_way()) => {}
+            () = forwarder.forward(from_there) => {}
+            () = source.is_in_the_way() => {
+                tracing::debug!("the notification channel is closed to make room for requests");
+            }
             () = source.left(from.as_ref()) => {}
         }
         connection = forwarder.again(&source, &channel).await;
@@ -282,7 +271,10 @@ impl Forwarder {
                 Ok(connection) => return connection,
                 Err(verdict) => {
                     failures = failures.saturating_add(1);
-                    tracing::debug!(why = verdict.message(), "no subscription to the wake channel");
+                    tracing::debug!(
+                        why = verdict.message(),
+                        "no subscription to the notification channel"
+                    );
                     if failures == 1 {
                         self.messages.put(Wake::Silent).await;
                     }
@@ -293,9 +285,8 @@ impl Forwarder {
     }
 
     /// Passes messages on until the connection ends or leaves a ping unanswered. The ping is for
-    /// networks that drop packets and proxies that forget connections. A doubt leads to a ping too,
-    /// or ends this if requests lack a connection.
-    async fn forward(&self, mut connection: Connection, is_in_the_way: impl Fn() -> bool) {
+    /// networks that drop packets and proxies that forget connections. A doubt leads to a ping too.
+    async fn forward(&self, mut connection: Connection) {
         let mut heard_at = Instant::now();
         let mut asked_at: Option<Instant> = None;
         let mut look = pin!(sleep(PING_EVERY));
@@ -309,10 +300,6 @@ impl Forwarder {
                 },
                 () = &mut doubt => {
                     doubt.set(self.doubts.notified());
-                    if is_in_the_way() {
-                        tracing::debug!("the wake channel is closed to make room for requests");
-                        return;
-                    }
                     if asked_at.is_none() {
                         asked_at = Some(Instant::now());
                         connection.ask_for_life();
@@ -327,7 +314,7 @@ impl Forwarder {
                     if due > Instant::now() {
                         look.as_mut().reset(due);
                     } else if asked_at.is_some() {
-                        tracing::debug!("the wake channel's connection is silent; it is closed");
+                        tracing::debug!("the notification channel is silent; its connection is closed");
                         return;
                     } else {
                         asked_at = Some(Instant::now());
@@ -420,7 +407,8 @@ impl Listening {
                 () = &mut reading => (&mut confirmed).await,
             }
         };
-        let gone = || Verdict::unconnected("the wake channel was closed while it was opened");
+        let gone =
+            || Verdict::unconnected("the notification channel was closed while it was opened");
         match tokio::time::timeout_at(deadline.at, opened).await {
             Ok(Ok(Ok(()))) => Ok(Box::new(Self { messages, doubts, reading: Some(reading) })),
             Ok(Ok(Err(verdict))) => Err(verdict.give_up()),
@@ -466,7 +454,6 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
-    use crate::dial::Socket;
 
     fn said(ticket: usize) -> Vec<u8> {
         let message = first_in_line(u64::try_from(ticket).unwrap(), Duration::from_micros(5));
@@ -478,16 +465,23 @@ mod tests {
     async fn a_listener_that_falls_behind_is_told_that_messages_may_be_lost() {
         const SAID: usize = QUEUE_MAX + 500;
         let (ours, mut theirs) = tokio::io::duplex(1024 * 1024);
-        let connection = Connection::Ours(Ear::new(Socket::new(Box::new(ours))));
-        let deadline = Deadline::after(Duration::from_secs(30));
-        let listening = Listening::start(deadline, |messages, doubts, ready| async move {
-            drop(ready.send(Ok(())));
-            let forwarder = Forwarder { grants: GrantSource::Message, messages, doubts };
-            forwarder.forward(connection, || false).await;
-        });
-        let mut listener = listening.await.unwrap();
+        let login = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
+        let connection = Connection::new(PubSub::new(&login, ours).await.unwrap());
+        let (messages, doubts) = (Arc::<Messages>::default(), Arc::new(Notify::new()));
+        let grants = GrantSource::Message;
+        let forwarder =
+            Forwarder { grants, messages: Arc::clone(&messages), doubts: Arc::clone(&doubts) };
+        let reading: BoxFuture<'static, ()> =
+            Box::pin(async move { forwarder.forward(connection).await });
+        let mut listener = Listening { messages, doubts, reading: Some(reading) };
         let all: Vec<u8> = (0..SAID).flat_map(said).collect();
         theirs.write_all(&all).await.unwrap();
+        // Reads for as long as there is something to read, and takes no message.
+        for _ in 0..SAID {
+            let reading = listener.reading.as_mut().unwrap();
+            poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await;
+            tokio::task::yield_now().await;
+        }
         let retry_after = Duration::from_micros(5);
         let first = |ticket: usize| Wake::First { ticket: ticket as u64, retry_after };
         for ticket in 0..QUEUE_MAX {

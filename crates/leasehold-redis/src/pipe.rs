@@ -18,7 +18,6 @@ use redis::{Cmd, RedisError, RedisFuture, RedisResult, Value};
 
 use crate::dial::Socket;
 use crate::resp::{Inbox, Outbox, Write};
-use crate::room::Taken;
 
 /// The connection ends if this many bytes wait for the socket. The requests of callers that still
 /// wait for their answers take far less.
@@ -45,8 +44,8 @@ struct Shared {
 struct State {
     /// `None` once the connection has ended.
     socket: Option<Socket>,
-    /// The connection's count in [`Room`](crate::room::Room), until it has ended.
-    place: Option<Taken>,
+    /// Counts the connection until it has ended.
+    counted: Option<Arc<()>>,
     unsent: Outbox,
     driver: Option<Waker>,
     /// The places of the unanswered requests, in the order in which they were sent.
@@ -69,7 +68,7 @@ impl Pipe {
     pub(crate) fn new(socket: Socket) -> (Self, Driver) {
         let state = State {
             socket: Some(socket),
-            place: None,
+            counted: None,
             unsent: Outbox::default(),
             driver: None,
             asked: VecDeque::new(),
@@ -83,8 +82,8 @@ impl Pipe {
     }
 
     /// Keeps this until the connection ends.
-    pub(crate) fn keep(&self, place: Taken) {
-        self.shared.state().place = Some(place);
+    pub(crate) fn keep(&self, counted: Arc<()>) {
+        self.shared.state().counted = Some(counted);
     }
 
     /// Has the connection end by a reset, so the system drops what it could not send. Until then,
@@ -178,7 +177,7 @@ impl Shared {
     fn end(&self, state: &mut State, why: RedisError) -> Vec<Waker> {
         self.ended.store(true, Ordering::Release);
         state.socket = None;
-        state.place = None;
+        state.counted = None;
         // A waker keeps the runtime's file descriptors open.
         state.driver = None;
         state.unsent = Outbox::default();

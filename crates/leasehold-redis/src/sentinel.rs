@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use leasehold_core::{ErrorKind, Fence, Reason};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, RedisConnectionInfo, Value, cmd};
@@ -20,7 +21,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::address::Endpoint;
 use crate::classify::{self, Stage, Verdict};
 use crate::dial::FirstWords;
-use crate::ear::next_message;
 use crate::login::Logins;
 use crate::pause::pause_after;
 use crate::request::judged;
@@ -309,7 +309,7 @@ impl One {
     async fn pass_on(&self, connection: PubSub, news: &News) {
         let (mut sink, mut stream) = connection.split();
         loop {
-            match timeout(PING_EVERY, next_message(&mut stream)).await {
+            match timeout(PING_EVERY, stream.next()).await {
                 Ok(Some(message)) => {
                     let said = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
                     if said.split(' ').any(|word| word == self.name) {

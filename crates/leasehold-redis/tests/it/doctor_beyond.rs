@@ -3,12 +3,11 @@
 //! They are about replicas that may take over, capacity for clients, moving slots, and whether
 //! scripts may notify waiters.
 
-use std::future::poll_fn;
 use std::net::TcpStream;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_core::Stream as _;
+use futures_util::StreamExt as _;
 use leasehold_core::Store as _;
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_redis::{RedisStore, redis};
@@ -142,7 +141,7 @@ async fn the_message_of_an_examination_is_published_by_a_script() {
     let findings = examined(&server.url()).await;
     assert_eq!(about(&findings, "wake").severity, Severity::Fine, "{findings:#?}");
     let by_script = async {
-        while let Some(line) = poll_fn(|cx| seen.as_mut().poll_next(cx)).await {
+        while let Some(line) = seen.next().await {
             if line.contains(" lua] \"PUBLISH\"") {
                 return;
             }

@@ -1,5 +1,6 @@
-//! The wake channel.
+//! The notification channel.
 
+use futures_util::StreamExt as _;
 use leasehold_core::{Acquire, ClientId, Mode, Release, Store as _, Wake};
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::proxy::{Fault, Proxy};
@@ -116,10 +117,8 @@ async fn messages_carry_no_token() {
     store.release(&holder.ending(fences), WITHIN).await.unwrap();
     let Acquire::Already(already) = waiter.try_take().await.unwrap() else { panic!("handed over") };
     let mut stream = pubsub.into_on_message();
-    let next = std::future::poll_fn(|cx| {
-        futures_core::Stream::poll_next(std::pin::Pin::new(&mut stream), cx)
-    });
-    let message: Vec<u8> = timeout(WITHIN, next).await.unwrap().unwrap().get_payload().unwrap();
+    let message: Vec<u8> =
+        timeout(WITHIN, stream.next()).await.unwrap().unwrap().get_payload().unwrap();
     let first = already.fences.first();
     let sequence = first.sequence() + leasehold_core::Fence::ORIGIN_UNIX_US;
     #[expect(clippy::cast_precision_loss, reason = "sequences are below 2^53")]
