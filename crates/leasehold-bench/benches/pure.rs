@@ -27,7 +27,7 @@ fn wanted(number: u128) -> AcquireRequest {
 }
 
 fn now() -> Now {
-    Now { at: StoreTime::from_micros(1_000_000), fence_floor: Fence::new(0, 1_000_000).unwrap() }
+    Now::new(StoreTime::from_micros(1_000_000), Fence::new(0, 1_000_000).unwrap())
 }
 
 /// A lock that the first party holds, while all `waiters` queue.

@@ -106,7 +106,7 @@ impl World {
 
     fn store_now(&self) -> Now {
         let us = at_rate(self.true_us, self.store_rate_ppm);
-        Now { at: StoreTime::from_micros(us), fence_floor: Fence::new(0, us).unwrap() }
+        Now::new(StoreTime::from_micros(us), Fence::new(0, us).unwrap())
     }
 
     fn client_now(&self, client: usize) -> Moment {

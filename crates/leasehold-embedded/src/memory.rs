@@ -147,7 +147,7 @@ impl MemoryStore {
             Some(time_of_day) => fence_floor_at(micros(&**time_of_day)),
             None => fence_floor(),
         };
-        Now { at: StoreTime::from_micros(micros(&**clock)), fence_floor }
+        Now::new(StoreTime::from_micros(micros(&**clock)), fence_floor)
     }
 
     /// Carries operations out in one step.

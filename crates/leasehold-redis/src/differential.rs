@@ -139,7 +139,7 @@ impl World {
         let seen = self.stores[usize::try_from(epoch).unwrap()].shared.seen.load(Ordering::Relaxed);
         let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
         let at = StoreTime::from_micros(at_us);
-        Now { at, fence_floor: Fence::new(epoch, sequence).unwrap() }
+        Now::new(at, Fence::new(epoch, sequence).unwrap())
     }
 
     async fn ask(&self, pipeline: &redis::Pipeline) -> Vec<redis::Value> {

@@ -35,7 +35,7 @@ impl Operation for AcquireRequest {
         if crate::planted::is(crate::planted::Fault::AskedTwiceIsBusy)
             && entry.holder_mut(self.token).is_some()
         {
-            return Acquire::Busy(entry.busy(now.at));
+            return Acquire::Busy(entry.busy(now));
         }
         if let Some(holder) = entry.holder_mut(self.token) {
             let expires_at = now.at.saturating_add(self.ttl.duration());
@@ -46,17 +46,17 @@ impl Operation for AcquireRequest {
             return Acquire::Already(already);
         }
         if let Some(at) = entry.waiters.iter().position(|w| w.token == self.token) {
-            if entry.has_bond(self.mode) && entry.is_to_be_had(self, now.at) {
+            if entry.has_bond(self.mode) && entry.is_to_be_had(self, now) {
                 entry.waiters.remove(at);
             } else if let Some(waiter) = entry.waiters.get(at) {
-                return Acquire::Waiting(entry.waiting(waiter.place, now.at));
+                return Acquire::Waiting(entry.waiting(waiter.place, now));
             }
         }
-        if entry.is_to_be_had(self, now.at) {
+        if entry.is_to_be_had(self, now) {
             return Acquire::Granted(entry.grant(self, now));
         }
         let Some(queue) = self.in_line() else {
-            return Acquire::Busy(entry.busy(now.at));
+            return Acquire::Busy(entry.busy(now));
         };
         let waiters = u32::try_from(entry.waiters.len()).unwrap_or(u32::MAX);
         if queue.place.is_none() && queue.max_waiters.is_some_and(|max| waiters >= max) {
@@ -64,7 +64,7 @@ impl Operation for AcquireRequest {
         }
         entry.kind = Some(self.mode.kind());
         let place = entry.join_line(self, queue, now.at);
-        Acquire::Waiting(entry.waiting(place, now.at))
+        Acquire::Waiting(entry.waiting(place, now))
     }
 }
 
@@ -87,9 +87,9 @@ impl Operation for Obstacle<'_> {
             return Some(Acquire::Refused(refusal));
         }
         let waits = entry.waiters.iter().any(|waiter| waiter.token == request.token);
-        let free = entry.holder_mut(request.token).is_some()
-            || !waits && entry.is_to_be_had(request, now.at);
-        (!free).then(|| Acquire::Busy(entry.busy(now.at)))
+        let free =
+            entry.holder_mut(request.token).is_some() || !waits && entry.is_to_be_had(request, now);
+        (!free).then(|| Acquire::Busy(entry.busy(now)))
     }
 }
 
@@ -153,8 +153,10 @@ impl LockEntry {
         }
     }
 
-    fn is_to_be_had(&self, request: &AcquireRequest, at: StoreTime) -> bool {
-        self.closed_for(at).is_none()
+    fn is_to_be_had(&self, request: &AcquireRequest, now: Now) -> bool {
+        let at = now.at;
+        now.no_grants_for().is_zero()
+            && self.closed_for(at).is_none()
             && self.admits(request.mode)
             && request.after.is_none_or(|fences| self.last_fence == Some(fences.last()))
             && (self.has_bond(request.mode) || self.is_next(request, at))

@@ -33,6 +33,8 @@ impl Operation for ConvertRequest {
             sharers
         };
         let waited_for = !entry.waiters.is_empty();
+        // The store may have forgotten the others that share the lock.
+        let forgets = !now.no_grants_for().is_zero();
         let stored = entry.kind_in_use().unwrap_or(Kind::Lock);
         let taken = entry.permits_taken();
         let Some(holder) = entry.holders.get_mut(at) else { return Convert::NotHeld };
@@ -49,7 +51,9 @@ impl Operation for ConvertRequest {
                 holder.mode = Mode::Shared;
                 same(holder.fences)
             }
-            (Mode::Shared, Mode::Exclusive) if sharers > 0 => Convert::Busy { others: sharers },
+            (Mode::Shared, Mode::Exclusive) if sharers > 0 || forgets => {
+                Convert::Busy { others: sharers.max(1) }
+            }
             (Mode::Shared, Mode::Exclusive) => {
                 let fences = entry.issue(self.fence_block, now);
                 if let Some(holder) = entry.holders.get_mut(at) {
@@ -66,7 +70,7 @@ impl Operation for ConvertRequest {
                     return Convert::Refused(Refusal::TooManyPermits { limit });
                 }
                 let more = count.get().saturating_sub(held.get());
-                if more > 0 && (waited_for || more > limit.get().saturating_sub(taken)) {
+                if more > 0 && (forgets || waited_for || more > limit.get().saturating_sub(taken)) {
                     return Convert::Busy { others: taken.saturating_sub(held.get()) };
                 }
                 holder.mode = self.mode;

@@ -221,8 +221,8 @@ impl LockEntry {
         })
     }
 
-    pub(super) fn busy(&self, at: StoreTime) -> Busy {
-        Busy::new(self.next_free_in(at), self.holder_info(at))
+    pub(super) fn busy(&self, now: Now) -> Busy {
+        Busy::new(self.next_free_in(now), self.holder_info(now.at))
     }
 
     pub(super) fn issue(&mut self, count: NonZeroU32, now: Now) -> FenceBlock {
@@ -273,10 +273,12 @@ impl LockEntry {
     }
 
     /// When the lock could be granted at the earliest: at the next end of a lease, but after a
-    /// cooldown.
-    pub(super) fn next_free_in(&self, at: StoreTime) -> Duration {
+    /// cooldown, and once the store grants leases.
+    pub(super) fn next_free_in(&self, now: Now) -> Duration {
+        let at = now.at;
         let next_end = self.holders.iter().map(|h| h.expires_at.saturating_since(at)).min();
-        next_end.unwrap_or_default().max(self.closed_for(at).unwrap_or_default())
+        let closed_for = self.closed_for(at).unwrap_or_default();
+        next_end.unwrap_or_default().max(closed_for).max(now.no_grants_for())
     }
 
     /// The holder whose lease ends first.

@@ -1,7 +1,7 @@
 //! The queue of waiters: who comes next, and the position of each waiter.
 
-use super::StoreTime;
 use super::entry::{LockEntry, Waiter};
+use super::{Now, StoreTime};
 use crate::store::{AcquireRequest, Place, QueueRequest, Waiting};
 
 impl LockEntry {
@@ -72,9 +72,9 @@ impl LockEntry {
             && self.waiters.iter().all(|waiter| waiter.place != place)
     }
 
-    pub(super) fn waiting(&self, place: Place, at: StoreTime) -> Waiting {
+    pub(super) fn waiting(&self, place: Place, now: Now) -> Waiting {
         let position = self.waiters.partition_point(|waiter| waiter.place < place);
         let position = u32::try_from(position).unwrap_or(u32::MAX);
-        Waiting::new(position, place, self.next_free_in(at), self.holder_info(at))
+        Waiting::new(position, place, self.next_free_in(now), self.holder_info(now.at))
     }
 }

@@ -25,6 +25,7 @@ mod change;
 mod entry;
 mod line;
 mod operation;
+mod plain;
 mod release;
 mod renew;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod time;
 pub use acquire::{Entries, Obstacle, acquire_all};
 pub use entry::{LockEntry, Notice};
 pub use operation::{Current, Operation};
+pub use plain::{Plain, PlainHolder};
 pub use release::Bury;
 
 use std::time::Duration;
@@ -80,4 +82,21 @@ pub struct Now {
     /// The smallest fence to issue: the store's fail-over epoch, and the microseconds since
     /// 2020-01-01 by a wall clock.
     pub fence_floor: Fence,
+    /// The first moment on that clock at which the store may grant a lease. Until then callers
+    /// queue, and holders renew and release. A store that may have forgotten leases sets it to the
+    /// end of the longest one.
+    pub grants_from: StoreTime,
+}
+
+impl Now {
+    /// The time of a store that remembers all leases.
+    #[must_use]
+    pub const fn new(at: StoreTime, fence_floor: Fence) -> Self {
+        Self { at, fence_floor, grants_from: StoreTime(0) }
+    }
+
+    /// For how long the store still grants no lease.
+    pub(super) const fn no_grants_for(self) -> Duration {
+        self.grants_from.saturating_since(self.at)
+    }
 }

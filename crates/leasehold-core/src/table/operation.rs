@@ -53,7 +53,8 @@ impl LockEntry {
         now: Now,
         notices: &mut Vec<Notice>,
     ) -> O::Answer {
-        let now = Now { at: self.time.go_on(now.at), ..now };
+        let at = self.time.go_on(now.at);
+        let now = Now { at, grants_from: at.saturating_add(now.no_grants_for()), ..now };
         let first = self.first_in_line();
         operation.prepare(self, now.at);
         self.expire(now.at);
@@ -68,7 +69,7 @@ impl LockEntry {
         // cooldown.
         let first = first.filter(|_| !is_shorter && self.closed_until <= closed_until);
         let asking = operation.token().filter(|_| O::TAKES);
-        self.tell_new_first(first, asking, now.at, notices);
+        self.tell_new_first(first, asking, now, notices);
         if !self.is_in_use() {
             self.time = LockTime::default();
         }
@@ -92,6 +93,9 @@ impl LockEntry {
             return;
         }
         self.closed_until = None;
+        if !now.no_grants_for().is_zero() {
+            return;
+        }
         loop {
             let Some(head) = self.waiters.front() else { return };
             if !self.admits(head.mode) {
@@ -148,14 +152,15 @@ impl LockEntry {
         &self,
         before: Option<Place>,
         asking: Option<Token>,
-        at: StoreTime,
+        now: Now,
         notices: &mut Vec<Notice>,
     ) {
+        let at = now.at;
         let Some(head) = self.waiters.front() else { return };
         if before == Some(head.place) || asking == Some(head.token) {
             return;
         }
-        let retry_after = self.next_free_in(at);
+        let retry_after = self.next_free_in(now);
         if at.saturating_add(retry_after) < head.next_heartbeat(at) {
             let wake = Wake::First { ticket: head.ticket, retry_after };
             notices.push(Notice { client: head.client, wake });

@@ -20,6 +20,7 @@ use crate::ttl::Ttl;
 mod changing;
 mod holding;
 mod line;
+mod no_grants;
 mod properties;
 mod set_back;
 
@@ -36,13 +37,20 @@ struct Lock {
     entry: LockEntry,
     at_us: u64,
     floor: Fence,
+    grants_from_us: u64,
     notices: Vec<Notice>,
 }
 
 impl Lock {
     fn new() -> Self {
         let floor = Fence::new(0, 1_000).unwrap();
-        Self { entry: LockEntry::default(), at_us: 5_000_000, floor, notices: Vec::new() }
+        Self {
+            entry: LockEntry::default(),
+            at_us: 5_000_000,
+            floor,
+            grants_from_us: 0,
+            notices: Vec::new(),
+        }
     }
 
     fn at(&self) -> StoreTime {
@@ -50,7 +58,8 @@ impl Lock {
     }
 
     fn now(&self) -> Now {
-        Now { at: self.at(), fence_floor: self.floor }
+        let grants_from = StoreTime::from_micros(self.grants_from_us);
+        Now { grants_from, ..Now::new(self.at(), self.floor) }
     }
 
     /// Lets time pass for leases, and not for fences.

@@ -24,6 +24,21 @@ pub(super) struct LockTime {
 }
 
 impl LockTime {
+    /// The time of a lock that was last given at this point of the store's clock.
+    pub(super) const fn since(given_at: StoreTime) -> Self {
+        Self { given_at, ahead_us: 0 }
+    }
+
+    /// When something was last given or prolonged.
+    pub(super) const fn given_at(self) -> StoreTime {
+        self.given_at
+    }
+
+    /// How far it is ahead of the store's clock, in microseconds.
+    pub(super) const fn ahead_us(self) -> u64 {
+        self.ahead_us
+    }
+
     /// The present: no earlier than the last grant, whatever the store's clock shows.
     pub(super) fn present(self, clock: StoreTime) -> StoreTime {
         clock.saturating_add(self.ahead()).max(self.given_at)

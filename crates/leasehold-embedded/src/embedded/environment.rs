@@ -319,7 +319,7 @@ impl Environment {
     /// The time of a step inside the gate.
     pub(super) fn now(&self) -> Now {
         let at = store_time();
-        Now { at, fence_floor: self.fence_floor.at(at.as_micros()) }
+        Now::new(at, self.fence_floor.at(at.as_micros()))
     }
 
     pub(super) fn read_txn(&self, _pass: &Pass<'_>) -> Result<RoTxn<'_, WithoutTls>> {

@@ -108,7 +108,7 @@ mod tests {
 
     fn now_us(at_us: u64, unix_us: u64) -> Now {
         let fence_floor = leasehold_clock::wall::fence_floor_at(unix_us);
-        Now { at: StoreTime::from_micros(at_us), fence_floor }
+        Now::new(StoreTime::from_micros(at_us), fence_floor)
     }
 
     fn hours(at: StoreTime) -> u64 {

@@ -210,7 +210,7 @@ mod tests {
         let token = Token::from_bytes([7; 16]);
         let ttl = Ttl::new(Duration::from_secs(30)).unwrap();
         let request = AcquireRequest::new(Key::new("k").unwrap(), token, ttl);
-        let now = Now { at: StoreTime::from_micros(5), fence_floor: Fence::from_value(9).unwrap() };
+        let now = Now::new(StoreTime::from_micros(5), Fence::from_value(9).unwrap());
         record.entry.perform(&request, now, &mut Vec::new());
         record.own(token, Some(77));
         record
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_record_with_many_holders_and_one_that_was_there_before_are_written_in_full() {
         let mut many = Record::default();
-        let now = Now { at: StoreTime::from_micros(5), fence_floor: Fence::from_value(9).unwrap() };
+        let now = Now::new(StoreTime::from_micros(5), Fence::from_value(9).unwrap());
         for n in 0..200 {
             let token = Token::from_bytes([n; 16]);
             let ttl = Ttl::new(Duration::from_secs(30)).unwrap();

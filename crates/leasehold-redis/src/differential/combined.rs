@@ -130,7 +130,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
         let at = StoreTime::from_micros(at_us);
         let seen = store.shared.seen.load(Ordering::Relaxed);
         let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
-        let now = Now { at, fence_floor: Fence::new(0, sequence).unwrap() };
+        let now = Now::new(at, Fence::new(0, sequence).unwrap());
         let mut notices = Vec::new();
         let table = apply(&group, &mut locks, now, &mut notices);
         prop_assert_eq!(ask_together(&store, &group).await, table, "of {:?}", group);

@@ -416,7 +416,7 @@ impl World {
     fn perform<O: Operation>(&mut self, node: usize, operation: &O) -> O::Answer {
         let at = StoreTime::from_micros(self.true_us);
         let fence_floor = Fence::new(0, self.true_us + AHEAD_US[node]).unwrap();
-        self.nodes[node].entry.perform(operation, Now { at, fence_floor }, &mut Vec::new())
+        self.nodes[node].entry.perform(operation, Now::new(at, fence_floor), &mut Vec::new())
     }
 
     /// A client gets a node's answer, or an error instead.

@@ -253,7 +253,7 @@ impl World {
 
     fn store_now(&self, bound: &Bound) -> Now {
         let us = at_rate(self.true_us, bound.drift_ppm);
-        Now { at: StoreTime::from_micros(us), fence_floor: Fence::new(0, us).unwrap() }
+        Now::new(StoreTime::from_micros(us), Fence::new(0, us).unwrap())
     }
 
     fn believes(&self, client: usize) -> bool {

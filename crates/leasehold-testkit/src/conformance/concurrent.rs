@@ -87,10 +87,10 @@ impl Ask {
 
     /// The same by the table. All leases outlast the calls, so its time stands still.
     fn step(&self, keys: &[Key; 2], entries: &mut [LockEntry; 2]) -> Answer {
-        let now = Now {
-            at: StoreTime::from_micros(1_000_000),
-            fence_floor: Fence::from_value(1).expect("a small fence"),
-        };
+        let now = Now::new(
+            StoreTime::from_micros(1_000_000),
+            Fence::from_value(1).expect("a small fence"),
+        );
         let table = &mut Two { keys, entries, now };
         match self {
             Self::Acquire(request) => acquired(&table.perform_one(&request.key, request)),

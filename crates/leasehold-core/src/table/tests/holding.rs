@@ -410,13 +410,13 @@ fn an_entry_is_kept_while_it_is_used_and_until_the_time_has_passed_its_last_fenc
     let lease = granted(&lock.acquire(&asked));
     let later = Fence::new(0, 1_999).unwrap();
     let past = Fence::new(0, 2_000).unwrap();
-    assert!(!lock.entry.may_be_forgotten(Now { at: lock.at(), fence_floor: past }));
+    assert!(!lock.entry.may_be_forgotten(Now::new(lock.at(), past)));
     assert_eq!(lock.entry.in_use_until(), Some(StoreTime::from_micros(lock.at_us + 100_000)));
     lock.release(1, lease);
     assert_eq!(lock.entry.in_use_until(), None);
     assert_eq!(lock.entry.last_fence(), Some(later));
-    assert!(!lock.entry.may_be_forgotten(Now { at: lock.at(), fence_floor: later }));
-    assert!(lock.entry.may_be_forgotten(Now { at: lock.at(), fence_floor: past }));
+    assert!(!lock.entry.may_be_forgotten(Now::new(lock.at(), later)));
+    assert!(lock.entry.may_be_forgotten(Now::new(lock.at(), past)));
 
     lock.release_and_close(1, lease, 0);
     let lease = lock.take(1, 100);
@@ -424,7 +424,7 @@ fn an_entry_is_kept_while_it_is_used_and_until_the_time_has_passed_its_last_fenc
     assert_eq!(lock.entry.in_use_until(), Some(StoreTime::from_micros(lock.at_us + 500_000)));
     lock.pass(500);
     let past = Fence::new(0, 9_000).unwrap();
-    assert!(lock.entry.may_be_forgotten(Now { at: lock.at(), fence_floor: past }));
+    assert!(lock.entry.may_be_forgotten(Now::new(lock.at(), past)));
 }
 
 #[test]

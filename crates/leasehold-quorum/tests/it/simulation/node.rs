@@ -63,7 +63,7 @@ impl Node {
         let us = u64::try_from(self.origin.elapsed().as_micros()).unwrap();
         let us = us * self.rate / 1_000;
         let fence_floor = Fence::new(0, us + self.ahead_us + 1).unwrap();
-        Now { at: StoreTime::from_micros(us), fence_floor }
+        Now::new(StoreTime::from_micros(us), fence_floor)
     }
 
     fn perform<O: Operation>(&self, operation: &O) -> O::Answer {
