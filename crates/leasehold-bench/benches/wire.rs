@@ -1,7 +1,7 @@
 //! What the wire coding costs: a request made and written, and its reply read, without a network.
 //!
-//! `cargo bench -p leasehold-bench --bench wire`. A server answers each request once; afterwards the
-//! bytes of that answer are read again and again. Nothing passes or fails on time.
+//! `cargo bench -p leasehold-bench --bench wire`. A server answers each request once; afterwards
+//! the bytes of that answer are read again and again. Nothing passes or fails on time.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
 

@@ -1,6 +1,7 @@
 //! The smallest locks that leasehold is compared with: a key set if absent, deleted if still ours.
 //!
-//! The file has the two usual ways to wait for such a key as well. All variants use the same client library.
+//! The file has the two usual ways to wait for such a key as well. All variants use the same client
+//! library.
 
 use std::time::Duration;
 

@@ -90,8 +90,9 @@ const IN_MEMORY: f64 = 5.5;
 const HANDED_OVER: f64 = 40.0;
 /// Each of its two steps reads a record, and keeps its bytes to see whether it changed.
 const EMBEDDED: f64 = 16.0;
-/// How often the thread that drives connections and renews sleeps in a cycle, which has two answers. A busy machine
-/// adds some, where it meets a caller at the connection. The renewer adds none, since the lease has ended when it looks.
+/// How often the thread that drives connections and renews sleeps in a cycle, which has two
+/// answers. A busy machine adds some, where it meets a caller at the connection. The renewer adds
+/// none, since the lease has ended when it looks.
 const SLEEPS_ALONE: f64 = 4.0;
 /// The same among 64 callers, of whom many share an answer.
 const SLEEPS_TOGETHER: f64 = 0.5;

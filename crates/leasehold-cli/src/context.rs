@@ -65,8 +65,8 @@ impl Context {
         self.connect_if_made(None, false).await
     }
 
-    /// Connects as `owner` to do something about locks that are held, or says `None` of a store that
-    /// has not been made yet, in which none is.
+    /// Connects as `owner` to do something about locks that are held, or says `None` of a store
+    /// that has not been made yet, in which none is.
     pub(crate) async fn connect_if_made(
         &self,
         owner: Option<&str>,

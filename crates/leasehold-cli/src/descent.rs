@@ -47,15 +47,16 @@ impl Process {
     }
 }
 
-/// A process that is not ours, with all that descends from it. What has lost its parent belongs to it no
-/// more, so all that was found once stays known.
+/// A process that is not ours, with all that descends from it. What has lost its parent belongs to
+/// it no more, so all that was found once stays known.
 #[derive(Debug)]
 pub(crate) struct Followed {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "nothing is known there"))]
     known: Vec<Process>,
 }
 
-/// Sends what descends from `root`, and not from these, a signal. It says `None` where the system does not show who descends from whom. What is started meanwhile may be missed.
+/// Sends what descends from `root`, and not from these, a signal. It says `None` where the system
+/// does not show who descends from whom. What is started meanwhile may be missed.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn send(_: Pid, _: &[Pid], _: libc::c_int) -> Option<Sent> {
     None
@@ -79,7 +80,8 @@ pub(crate) const fn line_of(_: Pid) -> Vec<Process> {
     Vec::new()
 }
 
-/// The children of a process that can still do something, or `None` as above. Not async-signal-safe.
+/// The children of a process that can still do something, or `None` as above. Not
+/// async-signal-safe.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn children(_: Pid) -> Option<Vec<Process>> {
     None
@@ -137,12 +139,12 @@ mod linux {
             Self { known }
         }
 
-        /// Sends the process, and what descends from it, a signal, but not the calling process and what
-        /// descends from that. `None` as above. What is started meanwhile may be missed by other signals
-        /// than KILL.
+        /// Sends the process, and what descends from it, a signal, but not the calling process and
+        /// what descends from that. `None` as above. What is started meanwhile may be missed by
+        /// other signals than KILL.
         pub(crate) fn send(&mut self, signal: libc::c_int) -> Option<Sent> {
-            // A child that loses its parent before it was found is found no more. Those that stand still
-            // start nothing, and lose nothing.
+            // A child that loses its parent before it was found is found no more. Those that stand
+            // still start nothing, and lose nothing.
             for _ in 0..STOPS {
                 let known = self.known.len();
                 if signal != libc::SIGKILL {
@@ -286,7 +288,8 @@ mod linux {
         }
     }
 
-    /// Processes in the order of their numbers, in memory of its own: no allocator can be used here.
+    /// Processes in the order of their numbers, in memory of its own: no allocator can be used
+    /// here.
     struct Processes {
         place: NonNull<Process>,
         room: usize,
@@ -377,7 +380,8 @@ mod linux {
             sent
         }
 
-        /// Marks these first ones and what descends from them, but for these and what descends from those.
+        /// Marks these first ones and what descends from them, but for these and what descends from
+        /// those.
         fn mark(&mut self, is_first: impl Fn(&Process) -> bool, except: &[Pid]) {
             let list = self.list_mut();
             let is_excepted =
@@ -415,8 +419,8 @@ mod linux {
         }
     }
 
-    /// Whether the numbers in this `/proc` are those that this process uses: it may have been mounted
-    /// for another namespace.
+    /// Whether the numbers in this `/proc` are those that this process uses: it may have been
+    /// mounted for another namespace.
     fn numbers_are_ours(proc: &OwnedFd) -> bool {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         Process::read(proc, c"self").is_some_and(|process| process.pid == own)

@@ -2,8 +2,8 @@
 
 /// An exit code with its meaning.
 ///
-/// The numbers below 126 follow sysexits(3) or come right after them, so that no ordinary program run under a lock is
-/// likely to use them for something else.
+/// The numbers below 126 follow sysexits(3) or come right after them, so that no ordinary program
+/// run under a lock is likely to use them for something else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Exit {
     Success,

@@ -78,8 +78,8 @@ enum By<'a> {
 type Edges<'a> = BTreeMap<By<'a>, Vec<(&'a WaiterInfo, Holder<'a>)>>;
 
 /// What the holders of a lock wait for themselves: a circle for those in one, else how far it goes.
-/// Holders that wait for nothing are left out. Each edge is walked once. `around` looks at what a process
-/// descends from.
+/// Holders that wait for nothing are left out. Each edge is walked once. `around` looks at what a
+/// process descends from.
 pub(crate) fn chains(
     of: &LockInfo,
     locks: &[LockInfo],

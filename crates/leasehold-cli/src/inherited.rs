@@ -116,8 +116,8 @@ pub(crate) fn blocking<T>(signal: Option<c_int>, body: impl FnOnce() -> T) -> T 
     value
 }
 
-/// The open descriptors above 2, in ascending order. This makes the listing of them too, which is closed
-/// by then.
+/// The open descriptors above 2, in ascending order. This makes the listing of them too, which is
+/// closed by then.
 pub(crate) fn open_files() -> Outcome<Vec<RawFd>> {
     list_open().map_err(|error| Failure::system("list the open files", &error))
 }

@@ -191,7 +191,8 @@ pub(crate) struct LeaseFile<'a> {
 }
 
 impl<'a> LeaseFile<'a> {
-    /// Looks whether it can be written. To be called before a lock is taken, so that none is held in vain.
+    /// Looks whether it can be written. To be called before a lock is taken, so that none is held
+    /// in vain.
     pub(crate) fn at(path: &'a Path, layout: Option<&'a Layout>) -> Outcome<Self> {
         let shown = path.display();
         if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {

@@ -77,14 +77,14 @@ fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// musl's own allocator asks the system for a few pages at a time and gives each of them back, which
-/// took a sixth of the time of a short command.
+/// musl's own allocator asks the system for a few pages at a time and gives each of them back,
+/// which took a sixth of the time of a short command.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// Has all threads allocate from one arena. Most do so little that making one for each, as glibc does,
-/// takes longer than all that they do in it.
+/// Has all threads allocate from one arena. Most do so little that making one for each, as glibc
+/// does, takes longer than all that they do in it.
 fn share_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: this sets a number in the allocator, while there is one thread.
@@ -137,8 +137,8 @@ fn carry_out(cli: &Cli, inherited: Inherited, files: Vec<RawFd>, in_background: 
         cmd::hold::background::close_files()?;
     }
     let context = Context::new(settings, inherited, files, cli.global.quiet);
-    // No other thread is needed: leases are renewed on one of the library's own, and so is the watchdog
-    // told of them, whatever holds this one up.
+    // No other thread is needed: leases are renewed on one of the library's own, and so is the
+    // watchdog told of them, whatever holds this one up.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,8 +1,8 @@
 //! Knows the locks of the commands around this one, for which it must not wait.
 //!
-//! Each lease has a note of the process that it is held for: the command that runs others under it, or a
-//! script. A command finds that process among those that it descends from. What the system does not show of
-//! these, the commands around it tell in a variable.
+//! Each lease has a note of the process that it is held for: the command that runs others under it,
+//! or a script. A command finds that process among those that it descends from. What the system
+//! does not show of these, the commands around it tell in a variable.
 
 use std::collections::hash_map::RandomState;
 use std::env;
@@ -19,11 +19,11 @@ use crate::descent;
 use crate::kind::Kind;
 use crate::lease_file::LEASE_VARIABLE;
 
-/// Names, on a line each, the processes of the commands around a command, the outermost first, and the leases
-/// that its script has taken.
+/// Names, on a line each, the processes of the commands around a command, the outermost first, and
+/// the leases that its script has taken.
 pub(crate) const OUTER_VARIABLE: &str = "LEASEHOLD_OUTER";
-/// Begins the note of the process that a lock is held, or waited for, for. No note that was typed is like it:
-/// such have a `=`.
+/// Begins the note of the process that a lock is held, or waited for, for. No note that was typed
+/// is like it: such have a `=`.
 const PROCESS: &str = "process ";
 /// Begins the note of a waiter that names the commands and the leases around it.
 const WITHIN: &str = "within ";
@@ -44,7 +44,8 @@ impl Name {
         Some(Self { pid, digest: Process::digest(pid)? })
     }
 
-    /// This process. Where the system does not tell it from others, the name is a new one each time.
+    /// This process. Where the system does not tell it from others, the name is a new one each
+    /// time.
     pub(crate) fn own() -> Self {
         let new = || Self { pid: std::process::id(), digest: RandomState::new().hash_one(0) };
         Self::of(rustix::process::getpid()).unwrap_or_else(new)

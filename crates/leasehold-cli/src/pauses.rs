@@ -13,7 +13,8 @@ const EXPLAIN_LAST: Duration = Duration::from_secs(600);
 
 /// A server is left alone for this many times as long as a listing takes it.
 const LISTINGS_APART: u32 = 10;
-/// The quickest of the last few tells how long that is: others may have waited for a store that was away.
+/// The quickest of the last few tells how long that is: others may have waited for a store that was
+/// away.
 const LISTINGS_KEPT: usize = 3;
 /// One that takes this many times as long as others may be of a store that is away.
 const LISTINGS_VARY: u32 = 2;

@@ -68,8 +68,8 @@ pub(crate) fn with_directory(url: &str, directory: &Path) -> String {
     format!("{EMBEDDED}{}{settings}", directory.display())
 }
 
-/// The URL without what it says of how long idle names are kept, and of a log of them. A directory keeps
-/// none, and has one log for all.
+/// The URL without what it says of how long idle names are kept, and of a log of them. A directory
+/// keeps none, and has one log for all.
 pub(crate) fn for_scratch_names(url: &str) -> String {
     if url.starts_with(EMBEDDED) {
         return url.to_owned();

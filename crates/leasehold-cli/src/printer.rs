@@ -78,8 +78,8 @@ pub(crate) fn print(message: String) {
     CHANGED.notify_all();
 }
 
-/// Writes to a terminal too that stops jobs in the background for that (`stty tostop`): a lock that is
-/// held can't be renewed by a process that is stopped.
+/// Writes to a terminal too that stops jobs in the background for that (`stty tostop`): a lock that
+/// is held can't be renewed by a process that is stopped.
 fn write(message: &str) {
     inherited::blocking(Some(libc::SIGTTOU), || {
         drop(io::stderr().lock().write_all(message.as_bytes()));

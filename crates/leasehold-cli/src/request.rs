@@ -358,8 +358,8 @@ impl Request {
         }
     }
 
-    /// What to say of a start that came just before its period was over: a schedule of the same length
-    /// comes like that again and again.
+    /// What to say of a start that came just before its period was over: a schedule of the same
+    /// length comes like that again and again.
     fn came_early(&self, info: Option<&LockInfo>) -> String {
         let Kind::OncePer(period) = self.kind else { return String::new() };
         let is_held = info.is_some_and(|info| !info.holders.is_empty());
@@ -379,8 +379,8 @@ impl Request {
     async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
         let (mut taken, mut in_use) = (None, None);
         if self.numbers != Numbers::Fences && self.keys.len() > 1 {
-            // What another library keeps does not tell this command's hold from that of others. Several are
-            // taken in the order of their names, so the last in use is not this one's.
+            // What another library keeps does not tell this command's hold from that of others.
+            // Several are taken in the order of their names, so the last in use is not this one's.
             let mut keys: Vec<&Key> = self.keys.iter().collect();
             keys.sort_unstable_by(|a, b| b.cmp(a));
             for key in keys {
@@ -409,7 +409,8 @@ impl Request {
         self.limit == Some(Duration::ZERO) || matches!(self.kind, Kind::OncePer(_))
     }
 
-    /// Says who is waited for, or that the store is. Returns why where that is a command around this one.
+    /// Says who is waited for, or that the store is. Returns why where that is a command around
+    /// this one.
     async fn explain_the_wait(&self, client: &Client) -> String {
         let mut pauses = Pauses::default();
         loop {

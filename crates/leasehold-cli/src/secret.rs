@@ -59,8 +59,8 @@ pub(crate) fn remember_those_of(url: &str) {
     }
 }
 
-/// Whether a store's URL has a password, by the rules of its parser. What that refuses is used nowhere, and
-/// has one if it looks like that.
+/// Whether a store's URL has a password, by the rules of its parser. What that refuses is used
+/// nowhere, and has one if it looks like that.
 pub(crate) fn is_in(url: &str) -> bool {
     match StoreUrl::read(url) {
         Ok(read) => read.has_password() || read.has_sentinel_password(),
@@ -68,7 +68,8 @@ pub(crate) fn is_in(url: &str) -> bool {
     }
 }
 
-/// Lets [`redact`] show the store of this command, which has no password, though it may look like that.
+/// Lets [`redact`] show the store of this command, which has no password, though it may look like
+/// that.
 pub(crate) fn allow(store: &str) {
     if blotted(store) != store {
         // There is one store.
@@ -76,8 +77,8 @@ pub(crate) fn allow(store: &str) {
     }
 }
 
-/// All that looks like a password in a URL, which may name several stores: between user and host, and
-/// among the settings. It is for hiding alone, where too much does no harm.
+/// All that looks like a password in a URL, which may name several stores: between user and host,
+/// and among the settings. It is for hiding alone, where too much does no harm.
 fn secrets_of(url: &str) -> Vec<&str> {
     // A password that was typed unescaped may look like the end of its URL. So it is looked for in
     // the whole and in the parts.

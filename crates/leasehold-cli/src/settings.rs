@@ -63,8 +63,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// Those options that were typed and that a printed command repeats; of the store this is how it reads without a
-/// password, where it is a URL.
+/// Those options that were typed and that a printed command repeats; of the store this is how it
+/// reads without a password, where it is a URL.
 fn repeated(global: &Global, public: Option<&String>) -> Vec<(&'static str, Option<String>)> {
     let store = global.store.is_some().then(|| ("--store", public.cloned()));
     let files = [("--password-file", &global.password_file), ("--config", &global.config)];
@@ -182,8 +182,8 @@ impl Settings {
         })
     }
 
-    /// The store that is named first: typed, in the environment, in a config file; else the default one,
-    /// unless that is forbidden.
+    /// The store that is named first: typed, in the environment, in a config file; else the default
+    /// one, unless that is forbidden.
     fn choose(global: &Global, file: &Config) -> Outcome<(String, Source)> {
         if let Some(typed) = &global.store {
             return Ok((judged(typed.clone(), "--store")?, Source::Option));
@@ -324,8 +324,8 @@ impl Settings {
         format!("{}{others}", escape::terminal(&self.public))
     }
 
-    /// Variables that have another process of leasehold find the same store, whatever is configured.
-    /// Secret.
+    /// Variables that have another process of leasehold find the same store, whatever is
+    /// configured. Secret.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         let mut variables = vec![
             (CONFIG_VARIABLE.to_owned(), "/dev/null".to_owned()),
@@ -350,8 +350,8 @@ impl Settings {
         place::is_absent(&self.store)
     }
 
-    /// Connects. With `detached`, leases live on after this process. Each failed try that is followed
-    /// by another goes to `tell`.
+    /// Connects. With `detached`, leases live on after this process. Each failed try that is
+    /// followed by another goes to `tell`.
     pub(crate) async fn connect(
         &self,
         owner: Option<&str>,

@@ -119,7 +119,8 @@ impl Signals {
         }
     }
 
-    /// The next signal. One that came for each of several reasons at a time may come once. Cancel safe.
+    /// The next signal. One that came for each of several reasons at a time may come once. Cancel
+    /// safe.
     pub(crate) async fn next(&mut self) -> c_int {
         loop {
             if let Some(signal) = self.arrived.pop_front() {
@@ -137,8 +138,8 @@ impl Signals {
     }
 }
 
-/// Has a fork of the process that catches signals hear of the ends of its own children, by bytes in this
-/// pipe. Async-signal-safe.
+/// Has a fork of the process that catches signals hear of the ends of its own children, by bytes in
+/// this pipe. Async-signal-safe.
 pub(crate) fn hear_of_children(pipe: RawFd) {
     CATCHER.store(own_number(), Ordering::SeqCst);
     PIPE.store(pipe, Ordering::SeqCst);

@@ -16,8 +16,8 @@ pub(crate) const PIECE: usize = 4096;
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Writes all at once, without a buffer. Fails when the reader stalls and a signal asks this process
-/// to end, for which the caller then ends.
+/// Writes all at once, without a buffer. Fails when the reader stalls and a signal asks this
+/// process to end, for which the caller then ends.
 #[derive(Debug)]
 pub(crate) struct Stdout;
 

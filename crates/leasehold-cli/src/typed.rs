@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use leasehold::Key;
 use leasehold::store::escape;
 
-/// The options that were typed and decide which store a command asks and whether it is let in: a command without
-/// them would ask another one, or in vain. What the environment or the default config file says, the next command
-/// finds there as well.
+/// The options that were typed and decide which store a command asks and whether it is let in: a
+/// command without them would ask another one, or in vain. What the environment or the default
+/// config file says, the next command finds there as well.
 static TYPED: OnceLock<Vec<(&str, Option<String>)>> = OnceLock::new();
 
 /// Takes in the typed options, each with its value if it can be typed again.

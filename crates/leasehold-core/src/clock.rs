@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A point on a [`Clock`], as the time since that clock's own origin, in nanoseconds. It ends 584 years
-/// after that.
+/// A point on a [`Clock`], as the time since that clock's own origin, in nanoseconds. It ends 584
+/// years after that.
 ///
 /// Moments of different clocks can't be compared, so they stay in this process.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]

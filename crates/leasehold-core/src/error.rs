@@ -324,8 +324,8 @@ impl Error {
     }
 }
 
-/// The alternate form (`{:#}`) leaves out the operation, the lock and the store, for a sentence that
-/// names them already.
+/// The alternate form (`{:#}`) leaves out the operation, the lock and the store, for a sentence
+/// that names them already.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { message, contention, nodes, .. } = &*self.inner;

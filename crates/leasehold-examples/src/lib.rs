@@ -7,4 +7,5 @@
 //! | `shutdown` | a worker that releases everything when it has to end |
 //! | `sqlx` | an `UPDATE` that a stale holder of the lock can't make |
 //!
-//! The smaller examples, one for each kind of lock, are in the folder `examples` of the crate `leasehold`.
+//! The smaller examples, one for each kind of lock, are in the folder `examples` of the crate
+//! `leasehold`.

@@ -27,8 +27,8 @@ mod locked;
 ///
 /// # Arguments
 ///
-/// First comes the lock's name, as for `format!`: what is in scope in the function stands in braces, and
-/// expressions may follow: `"report-{}", report.id`. Then, in any order:
+/// First comes the lock's name, as for `format!`: what is in scope in the function stands in
+/// braces, and expressions may follow: `"report-{}", report.id`. Then, in any order:
 ///
 /// | argument | means | without it |
 /// | --- | --- | --- |
@@ -72,8 +72,8 @@ mod locked;
 /// `leasehold::blocking::Client` (with the feature `blocking`). The body of the latter runs on
 /// after a loss, since a thread can't be stopped from outside.
 ///
-/// It returns a `Result` whose error can be made of a `leasehold::Error`, and has no `impl Trait` in it.
-/// Write the attribute on the function itself, below others that change it.
+/// It returns a `Result` whose error can be made of a `leasehold::Error`, and has no `impl Trait`
+/// in it. Write the attribute on the function itself, below others that change it.
 ///
 /// ```compile_fail
 /// #[leasehold::locked("report")]

@@ -53,7 +53,8 @@ impl Call<'_> {
         }))
     }
 
-    /// Runs it. What is seldom needed has a place of its own, since each request makes room for the rest.
+    /// Runs it. What is seldom needed has a place of its own, since each request makes room for the
+    /// rest.
     pub(crate) async fn run(
         &self,
         transport: &dyn Transport,

@@ -25,13 +25,14 @@ pub(crate) struct Replication {
 
 /// The run of a server, as this process first met it.
 ///
-/// A server whose clock was set back behind its start reports no age. It has still run for as long as this process
-/// knows it.
+/// A server whose clock was set back behind its start reports no age. It has still run for as long
+/// as this process knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Acquaintance(Mutex<Option<(String, Instant)>>);
 
 impl Acquaintance {
-    /// How long the server has certainly run, by its answer to [`Age::question`] that has just come.
+    /// How long the server has certainly run, by its answer to [`Age::question`] that has just
+    /// come.
     pub(crate) fn age(&self, info: &Value, told: Duration) -> Duration {
         let Some(run) = reply::run_id(info) else { return told };
         let now = Instant::now();

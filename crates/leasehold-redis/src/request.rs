@@ -40,8 +40,8 @@ impl Deadline {
         if sooner.at < self.at { Self { not_after, ..sooner } } else { self }
     }
 
-    /// The same for one of many requests. A server counts as silent after a tenth of the whole time, and
-    /// after a second at the earliest.
+    /// The same for one of many requests. A server counts as silent after a tenth of the whole
+    /// time, and after a second at the earliest.
     pub(crate) fn of_one(self) -> Self {
         self.at_most((self.within / 10).max(Duration::from_secs(1)))
     }
@@ -130,8 +130,8 @@ impl Delivery {
 pub(crate) struct Stamp {
     /// The fail-over epoch in which the server was found.
     pub(crate) epoch: u64,
-    /// From then on the server refuses the request as late: µs since the Unix epoch by its clock, or 0
-    /// without a limit.
+    /// From then on the server refuses the request as late: µs since the Unix epoch by its clock,
+    /// or 0 without a limit.
     pub(crate) not_after: u64,
 }
 

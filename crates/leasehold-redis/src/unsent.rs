@@ -60,7 +60,8 @@ impl Unsent {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Records that a script could not send these. Returns whether commands of their own are worth a try.
+    /// Records that a script could not send these. Returns whether commands of their own are worth
+    /// a try.
     pub(crate) fn notice(&self, messages: &Messages) -> bool {
         if !self.noticed.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -72,7 +73,8 @@ impl Unsent {
         !self.denied.load(Ordering::Relaxed)
     }
 
-    /// Records the results of those commands, if they were sent. A notification without a success is lost.
+    /// Records the results of those commands, if they were sent. A notification without a success
+    /// is lost.
     pub(crate) fn settle(&self, messages: &Messages, sent: &[Result<(), ErrorKind>]) {
         if sent.contains(&Err(ErrorKind::Denied)) {
             self.denied.store(true, Ordering::Relaxed);

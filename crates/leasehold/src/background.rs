@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 /// The runtime of the process's own thread, which is started if it is not there.
 ///
 /// Leases are renewed on it, and the connections of Redis stores live there. So a future of this
-/// library that is spawned there goes on whatever the application's own runtimes do. A program
-/// that has no runtime can use it instead. Each process has one such thread, named `leasehold`. It sleeps
-/// while it has no work, and ends with the process. A fork's child gets its own here.
+/// library that is spawned there goes on whatever the application's own runtimes do. A program that
+/// has no runtime can use it instead. Each process has one such thread, named `leasehold`. It
+/// sleeps while it has no work, and ends with the process. A fork's child gets its own here.
 ///
 /// A task that blocks on it stops all renewals of the process while it does.
 ///

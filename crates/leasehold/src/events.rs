@@ -15,8 +15,8 @@ use crate::LOCK;
 use crate::audit::LockEventKind;
 use crate::settings::Settings;
 
-/// How long a contender waited, in seconds, by `outcome`: `acquired`, `busy`, `timeout`, another kind
-/// of error, or `dropped`.
+/// How long a contender waited, in seconds, by `outcome`: `acquired`, `busy`, `timeout`, another
+/// kind of error, or `dropped`.
 pub(crate) const WAIT: &str = "leasehold.lock.wait.duration";
 /// How long a lease was held, in seconds, by `outcome`: `ended`, `handed_on`, `changed`, or `lost`.
 pub(crate) const HOLD: &str = "leasehold.lock.hold.duration";

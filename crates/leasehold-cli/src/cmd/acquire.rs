@@ -111,7 +111,8 @@ impl Keeper<'_> {
         let in_file = self.file.is_some();
         if let Some(file) = self.file {
             let text = lease_file::file_text(leases, layout, &self.context.settings.place());
-            // What another library keeps does not tell one hold from another; it is held by this one.
+            // What another library keeps does not tell one hold from another; it is held by this
+            // one.
             let but = if layout.is_some() { self.request.keys() } else { &[] };
             file.write(&text, async |old| self.judge(old, but).await).await?;
         }

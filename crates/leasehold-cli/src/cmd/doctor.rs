@@ -70,8 +70,8 @@ async fn examine(args: &Doctor, context: &Context) -> Outcome<(String, Vec<Findi
     Ok((location, findings))
 }
 
-/// The experiments, for a store that is not there yet: in one beside the place where it will be, which is
-/// gone again after.
+/// The experiments, for a store that is not there yet: in one beside the place where it will be,
+/// which is gone again after.
 async fn probe_beside(context: &Context) -> Outcome<Vec<Finding>> {
     let not_made = |why: &str| {
         let found = format!("no store is here yet, and no experiment was made: {why}");
@@ -108,7 +108,8 @@ const SCRATCH: &str = ".leasehold-probe-";
 /// How often a directory is made that another probe takes for one that was left.
 const SCRATCH_TRIES: u32 = 5;
 
-/// A directory that is there for a while, locked for as long: it is left over when it is not locked.
+/// A directory that is there for a while, locked for as long: it is left over when it is not
+/// locked.
 #[derive(Debug)]
 struct Scratch {
     path: PathBuf,

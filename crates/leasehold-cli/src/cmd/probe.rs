@@ -25,7 +25,8 @@ const CONTEND_AT_MOST: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 /// How often a waiter is woken.
 const WAKES: u32 = 5;
-/// Long beside a message, short beside the time after which a waiter asks by itself: a third of the ttl.
+/// Long beside a message, short beside the time after which a waiter asks by itself: a third of the
+/// ttl.
 const WOKEN_WITHIN: Duration = Duration::from_secs(2);
 const WAITER_TTL: Duration = Duration::from_secs(30);
 /// A lease that is left to end by itself.
@@ -96,8 +97,8 @@ struct Seen {
     last: Mutex<Option<Fence>>,
 }
 
-/// Whether an operation on a lock is one step: many take it and give it back as quickly as they can, and
-/// no two may have it at a time.
+/// Whether an operation on a lock is one step: many take it and give it back as quickly as they
+/// can, and no two may have it at a time.
 async fn exclusion(clients: &[Client], key: &str) -> Finding {
     let (seen, begun) = (Arc::new(Seen::default()), Instant::now());
     let mut contenders = JoinSet::new();
@@ -219,8 +220,8 @@ async fn wake(holder: &Client, waiter: &Client, key: &str) -> leasehold::Result<
     Ok(took)
 }
 
-/// A lock that was taken, and when: between two moments here, and by the store's clock, which is a part
-/// of the fence.
+/// A lock that was taken, and when: between two moments here, and by the store's clock, which is a
+/// part of the fence.
 struct Taken {
     guard: leasehold::Guard,
     sent: Instant,

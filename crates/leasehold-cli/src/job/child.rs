@@ -119,9 +119,9 @@ impl Child {
         &self.watchdog
     }
 
-    /// What happened next. It is looked for whenever the calling task is woken, and CHLD wakes it, so
-    /// that task has to wait for [signals](crate::signals::Signals) as well. After [`Event::Ended`]
-    /// nothing more happens. Cancel safe.
+    /// What happened next. It is looked for whenever the calling task is woken, and CHLD wakes it,
+    /// so that task has to wait for [signals](crate::signals::Signals) as well. After
+    /// [`Event::Ended`] nothing more happens. Cancel safe.
     pub(crate) async fn event(&mut self) -> Event {
         future::poll_fn(|_| self.look().map_or(Poll::Pending, Poll::Ready)).await
     }
@@ -155,7 +155,8 @@ impl Child {
     fn look_at_own_child(&self) -> Option<Event> {
         let what = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let Ok(status) = waitid(WaitId::Pid(self.pid), what) else {
-            // It was collected by a watchdog that had no time to say so, or the system leaves it to nobody.
+            // It was collected by a watchdog that had no time to say so, or the system leaves it to
+            // nobody.
             kill_process(self.pid, Signal::KILL).ok();
             return Some(Event::Ended(Ending::Killed(libc::SIGKILL)));
         };

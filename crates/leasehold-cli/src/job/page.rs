@@ -55,8 +55,8 @@ impl Page {
         if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
-    /// Says until when the command may live: an eighth of the grace before the deadline of the first
-    /// lease to end. Whether the watchdog has to look at that at once.
+    /// Says until when the command may live: an eighth of the grace before the deadline of the
+    /// first lease to end. Whether the watchdog has to look at that at once.
     pub(crate) fn tell(&self, leases: &Leases, grace: Duration) -> bool {
         // The clock is read first: a pause between the two lines makes the moments earlier.
         let now = clock::now();

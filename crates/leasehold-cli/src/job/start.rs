@@ -75,17 +75,17 @@ impl Ready {
         Ok(Self {
             arguments: list(arguments),
             environment: list(environment),
-            // A script without an interpreter is started as `sh SCRIPT ARGUMENTS`, a list made on this
-            // stack.
+            // A script without an interpreter is started as `sh SCRIPT ARGUMENTS`, a list made on
+            // this stack.
             #[cfg(target_os = "linux")]
             stack: Vec::with_capacity(STACK.saturating_add(words)),
             _texts: texts,
         })
     }
 
-    /// Starts it. In its process `prepare` runs first, with all signals blocked, and then those are let
-    /// through that were when leasehold was started. One that is to stop it there stops its program.
-    /// Async-signal-safe.
+    /// Starts it. In its process `prepare` runs first, with all signals blocked, and then those are
+    /// let through that were when leasehold was started. One that is to stop it there stops its
+    /// program. Async-signal-safe.
     ///
     /// # Errors
     ///
@@ -102,16 +102,19 @@ impl Ready {
         #[cfg(target_os = "linux")]
         let top = {
             let length = self.stack.capacity();
-            // SAFETY: stacks grow downwards, so this is one of `length` pieces, which nobody else uses.
+            // SAFETY: stacks grow downwards, so this is one of `length` pieces, which nobody else
+            // uses.
             unsafe { self.stack.as_mut_ptr().add(length) }
         };
         let birth = Birth { prepare, inherited, ready: self, error: AtomicI32::new(0) };
-        // Blocked, so that no handler of this process runs in the new one, which may have its memory.
+        // Blocked, so that no handler of this process runs in the new one, which may have its
+        // memory.
         #[cfg(target_os = "linux")]
         let pid = inherited::blocking(None, || {
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            // SAFETY: the call returns when the new process has become its program or ended; until then
-            // everything that `birth` refers to stays as it is, since this thread stands still.
+            // SAFETY: the call returns when the new process has become its program or ended; until
+            // then everything that `birth` refers to stays as it is, since this thread stands
+            // still.
             pid_of(unsafe {
                 libc::clone(become_program, top.cast(), flags, (&raw const birth).cast_mut().cast())
             })
@@ -125,7 +128,8 @@ impl Ready {
             0 => {
                 #[cfg(target_os = "linux")]
                 if let Some(signal) = stop {
-                    // It fails only if the program has become another user's, which this one can't stop.
+                    // It fails only if the program has become another user's, which this one can't
+                    // stop.
                     signals::send_to_group(pid, signal).ok();
                 }
                 Ok(pid)
@@ -147,7 +151,8 @@ impl Ready {
             libc::execvpe(program, arguments, environment)
         };
         #[cfg(not(target_os = "linux"))]
-        // SAFETY: as above; in a process with one thread nobody reads the list of variables meanwhile.
+        // SAFETY: as above; in a process with one thread nobody reads the list of variables
+        // meanwhile.
         unsafe {
             *environ() = environment;
             libc::execvp(program, arguments)
@@ -291,15 +296,15 @@ mod tests {
     fn a_script_that_names_no_interpreter_gets_any_number_of_arguments() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("script");
-        // Written by another process: while one that this process forks has it open for that, nobody
-        // can execute it.
+        // Written by another process: while one that this process forks has it open for that,
+        // nobody can execute it.
         let write = "printf 'exit $(($# / 1000))' >\"$0\" && chmod +x \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&path).status().unwrap().success());
         assert_eq!(exit_code(started(&plan(&path, &["x"; 50_000])).unwrap()), Some(50));
     }
 
-    /// A shell that leads a group, and got these signals on its way to its program. It ends as `script`
-    /// says once the pipe `go`, which is made here, was opened for writing.
+    /// A shell that leads a group, and got these signals on its way to its program. It ends as
+    /// `script` says once the pipe `go`, which is made here, was opened for writing.
     #[cfg(target_os = "linux")]
     fn started_under(
         signals: &'static [libc::c_int],

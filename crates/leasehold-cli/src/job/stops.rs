@@ -28,8 +28,8 @@ pub(super) fn note() -> io::Result<()> {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGCONT] {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         let handler: extern "C" fn(c_int) = put_down;
-        // SAFETY: all-zero bytes are a valid `sigaction`, the set is made before it is used, and the
-        // handler does nothing but write to a place of the calling thread. This process has the
+        // SAFETY: all-zero bytes are a valid `sigaction`, the set is made before it is used, and
+        // the handler does nothing but write to a place of the calling thread. This process has the
         // handler alone: it does not share what its signals do with the one that has made it.
         let done = unsafe {
             let mut done = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());

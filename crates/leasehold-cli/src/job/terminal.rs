@@ -53,8 +53,8 @@ impl Terminal {
         tcgetattr(&self.tty).ok()
     }
 
-    /// Sets it so again, if we are in front, after a command that was killed before it could: shells do
-    /// that for what they start themselves.
+    /// Sets it so again, if we are in front, after a command that was killed before it could:
+    /// shells do that for what they start themselves.
     pub(crate) fn reset(&self, modes: &Termios) {
         if self.is_ours() {
             // If the terminal was hung up meanwhile, there is nothing left to set.

@@ -65,11 +65,11 @@ pub(crate) enum State {
 }
 
 impl Watchdog {
-    /// Forks the watchdog, has it start the command, and says how that went. What it becomes at its end,
-    /// if `last` is given, gives the lease back where this process can't.
+    /// Forks the watchdog, has it start the command, and says how that went. What it becomes at its
+    /// end, if `last` is given, gives the lease back where this process can't.
     ///
-    /// Must be called on a thread that lives as long as this process: until the command has started, the
-    /// watchdog dies with the *thread* that has forked it.
+    /// Must be called on a thread that lives as long as this process: until the command has
+    /// started, the watchdog dies with the *thread* that has forked it.
     pub(crate) fn start(
         conditions: &Conditions,
         ready: &mut Ready,
@@ -127,7 +127,8 @@ impl Watchdog {
     /// As [`Page::tell`].
     pub(crate) fn tell(&self, leases: &Leases, grace: Duration) {
         if self.page.tell(leases, grace) {
-            // A line that is full wakes it as well, and nobody is woken at the end of one that is gone.
+            // A line that is full wakes it as well, and nobody is woken at the end of one that is
+            // gone.
             rustix::io::write(&self.line, &[0]).ok();
         }
     }
@@ -193,8 +194,8 @@ impl Watchdog {
     }
 }
 
-/// A watchdog that is about to end. Dropping this waits for that, which takes as long as the system needs
-/// to take a process down, so there had better be something else to do first.
+/// A watchdog that is about to end. Dropping this waits for that, which takes as long as the system
+/// needs to take a process down, so there had better be something else to do first.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Dismissed(Pid);
@@ -271,8 +272,8 @@ impl Life<'_> {
 
     /// Starts the command and says how that went.
     fn start(&self, conditions: &Conditions, ready: &mut Ready) -> Pid {
-        // A group of its own: no key reaches it. Not a session of its own: a command whose parent is in
-        // another one can't be stopped by a key.
+        // A group of its own: no key reaches it. Not a session of its own: a command whose parent
+        // is in another one can't be stopped by a key.
         rustix::process::setpgid(None, None).ok();
         close(&[self.supervisors_end]);
         descent::take_orphans_in().ok();
@@ -362,8 +363,8 @@ impl Life<'_> {
             }
             let found = descent::send(me, &[], libc::SIGKILL);
             looks = looks.saturating_add(1);
-            // Twice: what was started meanwhile may have been missed. This knows one more thing than
-            // whether there are children, that those which are left do nothing any more.
+            // Twice: what was started meanwhile may have been missed. This knows one more thing
+            // than whether there are children, that those which are left do nothing any more.
             clean = if found.is_some_and(|found| found.alive == 0) {
                 clean.saturating_add(1)
             } else {

@@ -115,8 +115,8 @@ fn without_the_lock_the_line_fails_with_the_code_of_hold() {
 #[test]
 fn nothing_of_the_script_stays_open() {
     let site = Site::embedded();
-    // Its end of input comes when no writer is left: neither the substitution with its errors, nor a
-    // file that the shell has open, may have one in the background.
+    // Its end of input comes when no writer is left: neither the substitution with its errors, nor
+    // a file that the shell has open, may have one in the background.
     let line = "got=$( { \"$0\" hold k --while-pid $$ --background; } 2>&1 ) || exit; echo \"$got\" | wc -l
         (\"$0\" hold other --while-pid $$ --background 2>&1 9>&1 || kill $$) | cat | wc -l
         \"$0\" run other -n -q -- true; echo $?";
@@ -325,7 +325,8 @@ fn a_wait_ends_with_the_process_that_it_is_for() {
     waiter.finish().complains(75, "has ended");
     process.wait().unwrap();
     waiters(0);
-    // In the background, for a script that is killed while it waits, with or without what it waits for.
+    // In the background, for a script that is killed while it waits, with or without what it waits
+    // for.
     for with_front in [false, true] {
         let mut command = script(&site, TAKE);
         command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());

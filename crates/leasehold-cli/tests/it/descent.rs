@@ -1,8 +1,8 @@
 //! Everything that a command has started ends before the next holder begins, whatever tools it was
 //! started by, and however the holding ends.
 //!
-//! A cell is a tool and an end. Under the lock the tool runs a program that adds lines to a file. The
-//! next holder looks at the file's length at the beginning and the end of its section.
+//! A cell is a tool and an end. Under the lock the tool runs a program that adds lines to a file.
+//! The next holder looks at the file's length at the beginning and the end of its section.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -116,8 +116,8 @@ fn site(store: Option<&RedisServer>) -> Site {
         fs::write(site.path(file), "").unwrap();
         fs::set_permissions(site.path(file), fs::Permissions::from_mode(0o666)).unwrap();
     }
-    // By another process: while one that this process forks has a file open for writing, nobody can execute
-    // it.
+    // By another process: while one that this process forks has a file open for writing, nobody can
+    // execute it.
     let make =
         "printf '#!/bin/bash\n%s\n' \"$0\" >writer && chmod 777 writer && mkfifo -m 666 pipe";
     let mut shell = Command::new("sh");

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 
 use crate::harness::Site;
 
-/// A way to a server on which what is first asked of a script comes late, and all that comes behind it on its connection.
+/// A way to a server on which what is first asked of a script comes late, and all that comes behind
+/// it on its connection.
 struct SlowOnce {
     url: String,
     /// Tells once it was sent.

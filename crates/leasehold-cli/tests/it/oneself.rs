@@ -47,7 +47,8 @@ fn what_would_wait_for_a_command_around_it_says_so_and_ends() {
     });
 }
 
-/// What takes the variables of a command's environment away, and maybe its user, session or terminal.
+/// What takes the variables of a command's environment away, and maybe its user, session or
+/// terminal.
 const TOOLS: [(&str, bool, &str); 9] = [
     ("env", false, "env -i PATH=\"$PATH\" INNER"),
     ("setsid", false, "setsid -w env -i INNER"),

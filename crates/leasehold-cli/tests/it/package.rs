@@ -155,7 +155,8 @@ fn install(site: &Site, package: &Path) -> PathBuf {
     root
 }
 
-/// Runs a script of root's that sees the other system's group and store in the place of this machine's.
+/// Runs a script of root's that sees the other system's group and store in the place of this
+/// machine's.
 fn in_the_other_system(root: &Path, script: &str) -> Done {
     let prepared = format!(
         "mount --bind \"$0/var/lib\" /var/lib && mount --bind \"$0/etc/group\" /etc/group || exit 99\n\

@@ -119,7 +119,8 @@ fn a_command_is_read_up_to_its_job() {
     assert!(code("```text\nleasehold no\n```\n").is_empty());
 }
 
-/// What lines print when the holder of this lock types them, and `free` if the lock is free after them.
+/// What lines print when the holder of this lock types them, and `free` if the lock is free after
+/// them.
 fn typed_by_a_holder(key: &str, lines: &str) -> String {
     let take =
         format!("fence=$(leasehold hold {key} --while-pid $$ --background --owner me) || exit\n");

@@ -1,9 +1,10 @@
 //! Every recipe of the book, of the help and of the examples, on bad days: twice at once, over what an
 //! earlier one has left, with the lock busy, and with the lock taken away.
 //!
-//! A recipe is run as it stands. Its command under a lock is started by a program that notes who else is in
-//! the section, and so does `echo` in a script that takes a lock for itself. So a recipe that lets two in at
-//! once is found whatever it prints itself. A recipe that is new needs a line in [`RECIPES`].
+//! A recipe is run as it stands. Its command under a lock is started by a program that notes who
+//! else is in the section, and so does `echo` in a script that takes a lock for itself. So a recipe
+//! that lets two in at once is found whatever it prints itself. A recipe that is new needs a line
+//! in [`RECIPES`].
 
 use std::env;
 use std::fs;
@@ -68,8 +69,8 @@ const RECIPES: &[(&str, &[&str], Work)] = &[
     ("fence=$(leasehold hold \"$name\"", &["deploy"], Within),
 ];
 
-/// Notes in `overlaps` when more than `$LIMIT` are in the section at once, or one that wants it alone.
-/// The work is a command, or only what is printed.
+/// Notes in `overlaps` when more than `$LIMIT` are in the section at once, or one that wants it
+/// alone. The work is a command, or only what is printed.
 const MARK: &str = r#"#!/bin/sh
 here=$MARKS/in.$$
 mkdir "$here"
@@ -170,8 +171,8 @@ impl Trial {
         for name in ["here", "bin", "marks"] {
             fs::create_dir(site.path(name)).unwrap();
         }
-        // Written by another process: while one that this process forks has a file open for that, nobody
-        // can execute it.
+        // Written by another process: while one that this process forks has a file open for that,
+        // nobody can execute it.
         let write = "cd bin && printf %s \"$0\" >mark && printf %s \"$1\" >leasehold && cp mark within && \
                      chmod 755 mark within leasehold";
         let mut shell = Command::new("sh");
@@ -320,8 +321,8 @@ fn with_the_lock_busy(trial: &Trial, key: &str) -> String {
     trial.overlaps()
 }
 
-/// Its work is ended, so it does not go on beside the next holder's for ever, and what comes after is not
-/// done.
+/// Its work is ended, so it does not go on beside the next holder's for ever, and what comes after
+/// is not done.
 fn with_the_lock_taken_away(trial: &Trial, key: &str) {
     if trial.work == Nothing {
         return;

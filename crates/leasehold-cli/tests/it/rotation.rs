@@ -23,7 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// For how long server and file say different things.
 const GAP: Duration = Duration::from_millis(500);
 
-/// Has a holder, a waiter and a leader live through a change, as a judge sees who logs in otherwise.
+/// Has a holder, a waiter and a leader live through a change, as a judge sees who logs in
+/// otherwise.
 fn live_through(site: &Site, options: &str, judge: &Site, change: impl FnOnce()) {
     let hold = "echo $LEASEHOLD_FENCE; while [ ! -e end ]; do sleep 0.05; done; echo over";
     let holder = site.start_script(&format!("k --ttl 6s{options}"), hold);

@@ -90,8 +90,8 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The texts between quotes, with their continued lines joined. Comments, attributes and the tests at
-/// the end are left out.
+/// The texts between quotes, with their continued lines joined. Comments, attributes and the tests
+/// at the end are left out.
 fn texts(source: &str) -> Vec<String> {
     let source = source.split("mod tests {").next().unwrap();
     let is_text = |line: &&str| {

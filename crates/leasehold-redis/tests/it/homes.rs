@@ -160,8 +160,8 @@ fn callers_on_all_runtimes_share_one_connection() {
     }
 }
 
-/// The child has its parent's sockets and not the thread that reads them: what it sent there would be answered to the
-/// parent, in place of the parent's own requests.
+/// The child has its parent's sockets and not the thread that reads them: what it sent there would
+/// be answered to the parent, in place of the parent's own requests.
 #[cfg(unix)]
 #[test]
 fn a_forks_child_can_not_use_its_parents_connection() {

@@ -260,7 +260,8 @@ async fn an_owner_of_redissons_lock_is_its_own_clients_alone() {
     let owner = Owner::new();
     let held = here.lock("a", &owner).lock().await.unwrap();
     assert!(there.lock("a", &owner).try_lock().await.unwrap().is_none());
-    // Who counts under the field of another one has nothing of it: the lock ends with its holder's release.
+    // Who counts under the field of another one has nothing of it: the lock ends with its holder's
+    // release.
     let field = server.cli(&["HKEYS", "a"]);
     assert_eq!(server.cli(&["HINCRBY", "a", field.trim(), "1"]).trim(), "2");
     assert_eq!(held.release().await.unwrap(), 0);

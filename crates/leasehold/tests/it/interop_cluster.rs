@@ -48,7 +48,8 @@ async fn every_layout_has_one_holder_in_a_cluster_and_wakes_those_who_wait() {
     }
 }
 
-/// The node that has the lock's key would grant it, and could not end one whose keys have several slots.
+/// The node that has the lock's key would grant it, and could not end one whose keys have several
+/// slots.
 #[tokio::test]
 async fn a_node_opened_as_one_server_takes_no_lock() {
     let cluster = three_nodes().await;

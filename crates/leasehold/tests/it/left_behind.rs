@@ -177,7 +177,8 @@ fn new_runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Passes a request that is on its way to a contender on another runtime. `end` has the first runtime then.
+/// Passes a request that is on its way to a contender on another runtime. `end` has the first
+/// runtime then.
 fn pass_a_request_on(end: impl FnOnce(Runtime)) {
     let slow = Slow { silent: Some(2), ..Slow::default() };
     let (first, second) = (new_runtime(), new_runtime());

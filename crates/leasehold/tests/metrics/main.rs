@@ -15,7 +15,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
 use tokio::task::JoinSet;
 
-/// What a scrape finds: a number for each metric with its labels; of a histogram how many there were.
+/// What a scrape finds: a number for each metric with its labels; of a histogram how many there
+/// were.
 struct Scraped(HashMap<String, f64>);
 
 impl Scraped {
@@ -84,7 +85,8 @@ async fn what_becomes_of_each_lock_is_counted() {
     until(&handle, "leasehold_lock_waiting ", 0.0).await;
     until(&handle, "leasehold_lease_orphans ", 2.0).await;
 
-    // Handed from one task to another, until that was without the store, which it is for a short time.
+    // Handed from one task to another, until that was without the store, which it is for a short
+    // time.
     held.release().await.unwrap();
     let mut acquired = 1.0;
     while Scraped::new(&handle).get("leasehold_lock_handoffs path=process") < 1.0 {

@@ -1,6 +1,7 @@
 //! Holds a lock in the background: the process forks before it has threads.
 //!
-//! The child takes the lock and keeps it. The parent ends when the child reports that it has the lock.
+//! The child takes the lock and keeps it. The parent ends when the child reports that it has the
+//! lock.
 //!
 //! The back has a session of its own, and closes the files that it was started with. So the end of
 //! a terminal, keys and readers of pipes do not affect it. Both know of each other's end by the
@@ -63,8 +64,8 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
 }
 
-/// Closes the files above the standard ones that the back was started with: a shell's own locks are among
-/// them, and pipes whose readers wait for their end.
+/// Closes the files above the standard ones that the back was started with: a shell's own locks are
+/// among them, and pipes whose readers wait for their end.
 pub(crate) fn close_files() -> Outcome<()> {
     #[cfg(target_os = "linux")]
     inherited::close_except(&[]);

@@ -1,7 +1,8 @@
 //! The process that ends a script whose holder was killed or stopped.
 //!
-//! A fork of the holder, which shares the holder's session of an embedded store: to that store the holder
-//! lives until the script has ended. Forked from a process with threads, it makes system calls only.
+//! A fork of the holder, which shares the holder's session of an embedded store: to that store the
+//! holder lives until the script has ended. Forked from a process with threads, it makes system
+//! calls only.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -104,8 +105,9 @@ impl Guard {
             match unsafe { libc::fork() } {
                 0 => {
                     for fd in [write.as_raw_fd(), 0, 1, 2] {
-                        // SAFETY: this process has no other use for these: with the write end open it
-                        // would never see the pipe close, and others wait for the end of the rest.
+                        // SAFETY: this process has no other use for these: with the write end open
+                        // it would never see the pipe close, and others wait for the end of the
+                        // rest.
                         unsafe { libc::close(fd) };
                     }
                     watch(&page.0, read.as_fd(), &alarm, script, &mut descent, manners)
@@ -146,7 +148,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Not asked to leave: one that is stopped could not. Until it is collected its number is its own.
+        // Not asked to leave: one that is stopped could not. Until it is collected its number is
+        // its own.
         kill_process(self.process.pid(), Signal::KILL).ok();
         waitid(WaitId::Pid(self.process.pid()), WaitIdOptions::EXITED).ok();
     }

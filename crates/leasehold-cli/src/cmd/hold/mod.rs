@@ -273,8 +273,8 @@ impl Holding<'_> {
         tokio::select! {
             biased;
             () = leases.lost() => End::Lost,
-            // In the background it is held for the script, which a signal to all of its group, or of its
-            // service, may ask to end in its own time.
+            // In the background it is held for the script, which a signal to all of its group, or
+            // of its service, may ask to end in its own time.
             _ = signals.next_fatal(), if !self.args.background => End::Over,
             end = over => end,
             asked = ears.asked() => End::LetGo(asked),
@@ -357,8 +357,8 @@ impl Holding<'_> {
     }
 }
 
-/// Ends a script with what it has started, before another holder may have the lock. Whether all of that
-/// has ended then.
+/// Ends a script with what it has started, before another holder may have the lock. Whether all of
+/// that has ended then.
 async fn end_script(script: &Script, manners: Manners, leases: &Leases) -> bool {
     let mut descent = script.follow();
     let begun = Instant::now();

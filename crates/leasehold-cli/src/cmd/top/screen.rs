@@ -63,8 +63,8 @@ impl Screen {
 struct Drawn(Option<Terminal<CrosstermBackend<BufWriter<Stdout>>>>);
 
 impl Drawn {
-    /// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and waits for
-    /// the answer, which some never give.
+    /// Of a fixed size: one that looks after its size asks the terminal where the cursor is, and
+    /// waits for the answer, which some never give.
     fn of((columns, rows): (u16, u16)) -> io::Result<Self> {
         let viewport = Viewport::Fixed(Rect::new(0, 0, columns, rows));
         let options = TerminalOptions { viewport };
@@ -76,8 +76,8 @@ impl Drawn {
 
 impl Drop for Drawn {
     fn drop(&mut self) {
-        // Where the cursor can't be shown again, since the terminal is gone, its own end would say so
-        // there, and panic over that.
+        // Where the cursor can't be shown again, since the terminal is gone, its own end would say
+        // so there, and panic over that.
         if let Some(mut terminal) = self.0.take()
             && terminal.show_cursor().is_err()
         {

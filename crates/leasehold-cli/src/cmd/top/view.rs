@@ -14,7 +14,8 @@ use crate::cmd::show;
 use crate::describe::short_mode;
 use crate::duration;
 
-/// What a column shows, from how wide a terminal on, and how wide it is. The first two have the rest.
+/// What a column shows, from how wide a terminal on, and how wide it is. The first two have the
+/// rest.
 const COLUMNS: [(&str, u16, u16); 8] = [
     ("LOCK", 0, 0),
     ("HOLDER", 34, 0),
@@ -26,8 +27,8 @@ const COLUMNS: [(&str, u16, u16); 8] = [
     ("LINE", 40, 5),
 ];
 const BAR: u16 = 10;
-/// A fence has its end alone where there is no room for all of it: what is typed to release it is its
-/// last digits.
+/// A fence has its end alone where there is no room for all of it: what is typed to release it is
+/// its last digits.
 const FENCE_END: u16 = 8;
 const FENCE: u16 = 19;
 /// As wide as `  LOCK`.

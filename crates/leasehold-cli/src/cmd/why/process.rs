@@ -17,8 +17,8 @@ const COMMAND_MAX: usize = 200;
 pub(super) struct Process {
     pub(super) host: String,
     pub(super) id: u32,
-    /// What is known of it if it is on this host, and its name has a tag that tells whether a process here
-    /// is the one that was meant.
+    /// What is known of it if it is on this host, and its name has a tag that tells whether a
+    /// process here is the one that was meant.
     pub(super) state: Option<State>,
     /// The script that it holds the lock for: it heeds no TERM before that has ended.
     script: Option<u32>,

@@ -1,7 +1,7 @@
 //! Random operations by several tokens, checked by a second bookkeeping.
 //!
-//! It knows only the answers and notices. After every step the two must agree on each hold and its end, and the
-//! promises of the table must hold.
+//! It knows only the answers and notices. After every step the two must agree on each hold and its
+//! end, and the promises of the table must hold.
 
 mod answers;
 mod books;

@@ -406,7 +406,8 @@ fn exit(
         ("section", code) if code == i32::from(op.code) => true,
         ("run" | "elect" | "hold" | "section", 137) => killed,
         ("run" | "elect", 143) => ended,
-        // Without a watchdog the command never starts. A kill of its group meets the watchdog before.
+        // Without a watchdog the command never starts. A kill of its group meets the watchdog
+        // before.
         ("run" | "elect", 71) => (watchdog_killed || group_killed) && !has("begin"),
         ("run" | "hold" | "acquire" | "wait", 75) => may_be_busy && (!supervised || !has("begin")),
         ("run" | "hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 69) => {

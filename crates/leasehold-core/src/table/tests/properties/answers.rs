@@ -110,7 +110,8 @@ impl World {
                 Convert::Refused(_) => assert!(books.held.contains_key(&who)),
                 Convert::Late => assert_eq!(books.latest, Some(who)),
                 Convert::NotHeld => {
-                    // A downgrade that does not name the lease's fences is an old one that was delayed.
+                    // A downgrade that does not name the lease's fences is an old one that was
+                    // delayed.
                     let knows = books
                         .held
                         .get(&who)
