@@ -16,7 +16,7 @@ const WORDS: &[(&str, usize)] = &[
     ("docs/command.md", 900),
     ("docs/comparison.md", 1100),
     ("docs/cookbook.md", 1100),
-    ("docs/design.md", 4500),
+    ("docs/design.md", 4650),
     ("docs/evidence.md", 7800),
     ("docs/faults.md", 5200),
     ("docs/guarantees.md", 1140),
