@@ -15,29 +15,6 @@ use crate::names::Names;
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
-/// All options of the query.
-const QUERY_KEYS: [&str; 19] = [
-    "cafile",
-    "certfile",
-    "db",
-    "fence_retention",
-    "fsync",
-    "keep_leases",
-    "keyfile",
-    "log",
-    "max_ttl",
-    "pass",
-    "password_file",
-    "prefix",
-    "protocol",
-    "replicas",
-    "replicate_timeout",
-    "sentinel_password",
-    "sentinel_password_file",
-    "sentinel_user",
-    "user",
-];
-
 /// The default of the longest lease, if grants are confirmed.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(60);
 /// Servers report their age in seconds.
@@ -377,83 +354,21 @@ impl Address {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        let on_unix = matches!(self.endpoint, Endpoint::Unix(_));
-        let by_sentinel = matches!(self.topology, Topology::Sentinel { .. });
-        let tls = match &mut self.endpoint {
-            Endpoint::Tcp { tls, .. } => tls.as_mut(),
-            Endpoint::Unix(_) => None,
+        let Some((name, at, set)) = OPTIONS.iter().find(|(name, ..)| *name == key) else {
+            return Err(unknown(key, value));
         };
-        match key {
-            "prefix" => self.prefix = Some(Names::new(value)?),
-            "fence_retention" => self.fence_retention = Some(retention(value)?),
-            "log" => self.log = Some(checked_log(value)?),
-            "protocol" => {
-                self.resp3 = match value {
-                    "resp2" => false,
-                    "resp3" => true,
-                    _ => return Err(refuse("protocol must be resp2 or resp3")),
-                }
-            }
-            "replicas" => match value.parse() {
-                Ok(count) if count <= REPLICAS_MAX => self.replicas = Some(count),
-                _ => {
-                    return Err(refuse("replicas must be a number of replicas, as in replicas=1"));
-                }
-            },
-            "replicate_timeout" => self.replicate_timeout = Some(patience(value)?),
-            "fsync" => self.fsync = Some(yes_or_no(key, value)?),
-            "max_ttl" => self.max_ttl = Some(checked_max_ttl(seconds(value))?),
-            "keep_leases" => self.keep_leases = Some(yes_or_no(key, value)?),
-            "password_file" => self.password_file = Some(file(key, value)?),
-            "sentinel_password_file" if by_sentinel => {
-                self.sentinel_password_file = Some(file(key, value)?);
-            }
-            "sentinel_user" if by_sentinel => self.sentinel_user = Some(value.to_owned()),
-            "sentinel_password" if by_sentinel => self.sentinel_password = Some(value.to_owned()),
-            "sentinel_user" | "sentinel_password" | "sentinel_password_file" => {
-                return Err(refuse(format!("{key} is for redis+sentinel:// only; leave it out")));
-            }
-            "db" if on_unix || by_sentinel => self.database = database(value)?,
-            "user" if on_unix => self.user = Some(value.to_owned()),
-            "pass" if on_unix => self.password = Some(value.to_owned()),
-            "db" if self.topology == Topology::Cluster => {
-                return Err(refuse("a cluster has one database; leave db out"));
-            }
-            "db" | "user" | "pass" => {
-                return Err(refuse(format!(
-                    "{key} is for sockets only; write redis://user:password@host:port/db"
-                )));
-            }
-            "cafile" | "certfile" | "keyfile" => {
-                let Some(files) = tls else {
-                    return Err(refuse(format!("{key} is for TLS only; write rediss://…")));
-                };
-                let slot = match key {
-                    "cafile" => &mut files.authorities,
-                    "certfile" => &mut files.certificate,
-                    _ => &mut files.key,
-                };
-                *slot = Some(value.into());
-            }
-            "insecure" => {
-                return Err(refuse(
-                    "certificates are always verified; name the authority with cafile",
-                ));
-            }
-            _ => {
-                // An option without a value may be part of a password that was typed unescaped.
-                let is_name = |key: &str| {
-                    let letters = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-                    !value.is_empty() && key.len() <= 32 && key.bytes().all(letters)
-                };
-                let named = if is_name(key) { format!(" {key}") } else { String::new() };
-                let alike = |known: &&&str| is_name(key) && known.get(..3) == key.get(..3);
-                let remedy = match QUERY_KEYS.iter().find(alike) {
-                    Some(meant) => format!("did you mean {meant}?"),
-                    None => format!("known are {}", QUERY_KEYS.join(", ")),
-                };
-                return Err(refuse(format!("unknown setting{named} in the store's URL; {remedy}")));
-            }
+        at.check(name, self)?;
+        set(self, name, value)
+    }
+
+    /// A file for TLS. Its option is checked first, so there is always one.
+    fn tls_file(
+        &mut self,
+        file: fn(&mut TlsFiles) -> &mut Option<PathBuf>,
+        path: &str,
+    ) -> Result<()> {
+        if let Endpoint::Tcp { tls: Some(files), .. } = &mut self.endpoint {
+            *file(files) = Some(path.into());
         }
         Ok(())
     }
@@ -486,6 +401,107 @@ impl Address {
                 format!("redis+unix://{}{database}", self.endpoint)
             }
         }
+    }
+}
+
+/// The name of an option of the query, where it has an effect, and how its value is stored.
+type UrlOption = (&'static str, At, fn(&mut Address, &str, &str) -> Result<()>);
+
+const OPTIONS: &[UrlOption] = &[
+    ("cafile", At::Tls, |it, _, value| it.tls_file(|files| &mut files.authorities, value)),
+    ("certfile", At::Tls, |it, _, value| it.tls_file(|files| &mut files.certificate, value)),
+    ("db", At::SocketOrSentinels, |it, _, value| put(&mut it.database, database(value))),
+    ("fence_retention", At::All, |it, _, value| put(&mut it.fence_retention, retention(value))),
+    ("fsync", At::All, |it, name, value| put(&mut it.fsync, yes_or_no(name, value))),
+    ("keep_leases", At::All, |it, name, value| put(&mut it.keep_leases, yes_or_no(name, value))),
+    ("keyfile", At::Tls, |it, _, value| it.tls_file(|files| &mut files.key, value)),
+    ("log", At::All, |it, _, value| put(&mut it.log, checked_log(value))),
+    ("max_ttl", At::All, |it, _, value| put(&mut it.max_ttl, checked_max_ttl(seconds(value)))),
+    ("pass", At::Socket, |it, _, value| put(&mut it.password, Ok(value.to_owned()))),
+    ("password_file", At::All, |it, name, value| put(&mut it.password_file, file(name, value))),
+    ("prefix", At::All, |it, _, value| put(&mut it.prefix, Names::new(value))),
+    ("protocol", At::All, |it, _, value| put(&mut it.resp3, is_resp3(value))),
+    ("replicas", At::All, |it, _, value| put(&mut it.replicas, replicas(value))),
+    ("replicate_timeout", At::All, |it, _, value| put(&mut it.replicate_timeout, patience(value))),
+    ("sentinel_password", At::Sentinels, |it, _, value| {
+        put(&mut it.sentinel_password, Ok(value.to_owned()))
+    }),
+    ("sentinel_password_file", At::Sentinels, |it, name, value| {
+        put(&mut it.sentinel_password_file, file(name, value))
+    }),
+    ("sentinel_user", At::Sentinels, |it, _, value| {
+        put(&mut it.sentinel_user, Ok(value.to_owned()))
+    }),
+    ("user", At::Socket, |it, _, value| put(&mut it.user, Ok(value.to_owned()))),
+];
+
+const FOR_SOCKETS: &str = "is for sockets only; write redis://user:password@host:port/db";
+
+/// The addresses at which an option has an effect.
+#[derive(Clone, Copy)]
+enum At {
+    All,
+    Tls,
+    Sentinels,
+    Socket,
+    SocketOrSentinels,
+}
+
+impl At {
+    fn check(self, name: &str, address: &Address) -> Result<()> {
+        let socket = matches!(address.endpoint, Endpoint::Unix(_));
+        let sentinels = matches!(address.topology, Topology::Sentinel { .. });
+        let (here, why) = match self {
+            Self::All => return Ok(()),
+            Self::Tls => (address.endpoint.is_secured(), "is for TLS only; write rediss://…"),
+            Self::Sentinels => (sentinels, "is for redis+sentinel:// only; leave it out"),
+            Self::SocketOrSentinels if address.topology == Topology::Cluster => {
+                (false, "has no effect, since a cluster has one database; leave it out")
+            }
+            Self::SocketOrSentinels => (socket || sentinels, FOR_SOCKETS),
+            Self::Socket => (socket, FOR_SOCKETS),
+        };
+        if here {
+            return Ok(());
+        }
+        Err(refuse(format!("{name} {why}")))
+    }
+}
+
+fn put<T, V: Into<T>>(slot: &mut T, value: Result<V>) -> Result<()> {
+    *slot = value?.into();
+    Ok(())
+}
+
+/// Refuses an option that is not in the table.
+fn unknown(key: &str, value: &str) -> Error {
+    if key == "insecure" {
+        return refuse("certificates are always verified; name the authority with cafile");
+    }
+    // An option without a value may be part of a password that was typed unescaped.
+    let letters = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let is_name = !value.is_empty() && key.len() <= 32 && key.bytes().all(letters);
+    let named = if is_name { format!(" {key}") } else { String::new() };
+    let names = OPTIONS.iter().map(|(name, ..)| *name);
+    let remedy = match names.clone().find(|known| is_name && known.get(..3) == key.get(..3)) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("known are {}", names.collect::<Vec<_>>().join(", ")),
+    };
+    refuse(format!("unknown setting{named} in the store's URL; {remedy}"))
+}
+
+fn is_resp3(value: &str) -> Result<bool> {
+    match value {
+        "resp2" => Ok(false),
+        "resp3" => Ok(true),
+        _ => Err(refuse("protocol must be resp2 or resp3")),
+    }
+}
+
+fn replicas(value: &str) -> Result<u32> {
+    match value.parse() {
+        Ok(count) if count <= REPLICAS_MAX => Ok(count),
+        _ => Err(refuse("replicas must be a number of replicas, as in replicas=1")),
     }
 }
 
