@@ -3,6 +3,7 @@
 //! This is the one place that judges errors; it has no side effects. It repeats a server's words
 //! only if they help, and never words that may contain what was sent.
 
+mod codes;
 mod verdict;
 
 use std::error::Error as StdError;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use leasehold_core::{Effect, Error, ErrorKind, Reason, escape};
 use redis::RedisError;
 
+use self::codes::{known, message_of, missing_right};
 pub(crate) use self::verdict::{Lack, Next, Redirect, Stage, Verdict};
 
 /// The message about an unreadable lock.
@@ -44,7 +46,10 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
         Kind::Server(_) | Kind::Extension => {
             server(error.code().unwrap_or("ERR"), error.detail().unwrap_or(""))
         }
-        Kind::AuthenticationFailed => denied_password(error.detail().unwrap_or("")),
+        Kind::AuthenticationFailed => {
+            Verdict::refused(ErrorKind::Denied, Next::Fail, codes::WRONG_PASSWORD)
+                .because(Reason::WrongPassword)
+        }
         Kind::RESP3NotSupported => Verdict::refused(
             ErrorKind::Unsupported,
             Next::Fail,
@@ -65,7 +70,7 @@ pub(crate) fn judge(error: &RedisError, stage: Stage) -> Verdict {
                 }
                 None => io_error(&io::Error::other(error.to_string()), stage),
             };
-            verdict.cause = Some(error.clone());
+            verdict.cause = Some(Box::new(error.clone()));
             verdict
         }
         Kind::InvalidClientConfig => Verdict::misconfigured(format!("{error}")),
@@ -162,32 +167,6 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
     }
 }
 
-/// Codes of servers' errors, also as part of the text of a script's error before Redis 7.
-const CODES: [&str; 22] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "CROSSSLOT",
-    "LEASEHOLDFOREIGN",
-    "LEASEHOLDVERSION",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOPERM",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "UNBLOCKED",
-    "UNKILLABLE",
-    "WRONGPASS",
-    "WRONGTYPE",
-    "DENIED",
-];
-
 /// Errors that a server raises inside a script only at its first write: nothing has changed by
 /// then.
 const BEFORE_THE_FIRST_WRITE: [&str; 4] = ["MISCONF", "NOREPLICAS", "OOM", "READONLY"];
@@ -223,9 +202,8 @@ fn inner_code<'a>(code: &str, detail: &'a str) -> Option<(&'a str, &'a str)> {
         return None;
     }
     let mut words = detail.split(|c: char| !c.is_ascii_alphanumeric());
-    let code = words.find(|word| CODES.contains(word))?;
-    let rest = detail.split_once(code).map_or("", |(_, rest)| rest.trim());
-    known(code, rest).map(|_| (code, rest))
+    let code = words.find(|word| known(word).is_some())?;
+    Some((code, detail.split_once(code).map_or("", |(_, rest)| rest.trim())))
 }
 
 fn answered(code: &str, detail: &str) -> Verdict {
@@ -236,21 +214,30 @@ fn answered(code: &str, detail: &str) -> Verdict {
     if code == "ERR" && detail.starts_with("WAIT") && detail.contains("cannot be used with") {
         return answered("READONLY", "");
     }
-    let mut verdict = match known(code, detail) {
-        _ if code == "ERR" => general(detail),
-        Some(verdict) => verdict,
+    let mut verdict = match known(code) {
+        Some(&(_, kind, next, reason, message)) => {
+            let mut verdict = Verdict::refused(kind, next, message_of(code, detail, message));
+            verdict.reason = reason;
+            verdict
+        }
+        None if code == "ERR" => general(detail),
         None => {
             let text = shortened(detail);
             unclear(format!("{} {}", escape::terminal(code), escape::terminal(&text)))
         }
     };
-    if matches!(code, "MOVED" | "ASK") {
-        verdict.redirect = Redirect::parse(code == "ASK", detail);
+    match code {
+        "MOVED" | "ASK" => {
+            verdict.redirect = Redirect::parse(code == "ASK", detail).map(Box::new);
+        }
+        "READONLY" | "MASTERDOWN" => verdict.not_primary = true,
+        "LATE" => verdict.late_at = late_at(detail),
+        // The write before it was carried out.
+        "UNBLOCKED" => verdict.effect = Effect::Applied,
+        _ => {}
     }
-    verdict.not_primary |= matches!(code, "READONLY" | "MASTERDOWN");
     verdict.answered = true;
     verdict.lack = lack(code, detail);
-    verdict.reason = verdict.reason.or_else(|| reason(code));
     verdict
 }
 
@@ -258,135 +245,6 @@ fn answered(code: &str, detail: &str) -> Verdict {
 fn late_at(detail: &str) -> Option<u64> {
     let (seconds, micros) = detail.trim().split_once(' ')?;
     seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)
-}
-
-fn known(code: &str, detail: &str) -> Option<Verdict> {
-    use ErrorKind::{Denied, Foreign, Full, Unavailable, Unsupported};
-    let refused = |kind, next, message: &'static str| Verdict::refused(kind, next, message);
-    Some(match code {
-        "LOADING" => refused(
-            Unavailable,
-            Next::Retry,
-            "the server is loading its data; try again when it is up",
-        ),
-        "BUSY" | "UNKILLABLE" => refused(
-            Unavailable,
-            Next::Retry,
-            "the server is busy with a long script; find it with CLIENT LIST, and end it with \
-             SCRIPT KILL",
-        ),
-        "MASTERDOWN" => refused(
-            Unavailable,
-            Next::Retry,
-            "the server is a replica without its primary; connect to a primary",
-        ),
-        "CLUSTERDOWN" if detail.contains("not served") => refused(
-            Unavailable,
-            Next::Retry,
-            "no primary of the cluster serves the slot of this \
-                                               lock; check it with `redis-cli --cluster check`",
-        ),
-        "CLUSTERDOWN" => refused(
-            Unavailable,
-            Next::Retry,
-            "the cluster is down: most primaries, or one with slots, are missing; `redis-cli \
-             --cluster check` shows which",
-        ),
-        "LATE" => {
-            let mut verdict =
-                refused(Unavailable, Next::Retry, "the request reached the server after its time");
-            verdict.late_at = late_at(detail);
-            verdict
-        }
-        "TRYAGAIN" => refused(
-            Unavailable,
-            Next::Retry,
-            "the cluster is moving the slot of this \
-                                                         lock",
-        ),
-        "READONLY" => refused(
-            Unavailable,
-            Next::Reconnect,
-            "the server is a read-only replica; connect to the primary",
-        ),
-        "NOREPLICAS" => refused(
-            Unavailable,
-            Next::Retry,
-            "the server takes no writes, since it has fewer replicas than min-replicas-to-write; \
-             start them, or lower that",
-        ),
-        "MISCONF" => refused(
-            Unavailable,
-            Next::Fail,
-            "the server takes no writes, since it cannot save to its disk; see its log",
-        ),
-        "NOSCRIPT" => {
-            refused(ErrorKind::Protocol, Next::SendSource, "the server forgot a script at once")
-        }
-        "OOM" => refused(
-            Full,
-            Next::Fail,
-            "the server is at its memory limit; free memory or raise maxmemory",
-        ),
-        "WRONGTYPE" | "LEASEHOLDFOREIGN" => refused(
-            Foreign,
-            Next::Fail,
-            "its key holds a value that leasehold did not write; use another name or prefix=, or \
-             delete that key",
-        ),
-        "LEASEHOLDVERSION" => Verdict::refused(
-            Unsupported,
-            Next::Fail,
-            format!(
-                "the lock is stored in format {}, and this version reads format 1; update this \
-                 program",
-                escape::terminal(if detail.is_empty() { "another" } else { detail })
-            ),
-        ),
-        "NOAUTH" => {
-            refused(Denied, Next::Reconnect, "the server requires a password, and none was given")
-        }
-        "WRONGPASS" => denied_password(detail),
-        "NOPERM" => Verdict::refused(Denied, Next::Fail, missing_right(detail)),
-        "DENIED" => refused(
-            Denied,
-            Next::Fail,
-            "the server is in protected mode and refuses other hosts; set a password on it, or \
-             protected-mode no",
-        ),
-        "MOVED" | "ASK" => refused(
-            Unsupported,
-            Next::Fail,
-            "the server is a node of a cluster; write redis+cluster:// in the URL",
-        ),
-        "UNBLOCKED" => Verdict::not_replicated(
-            Effect::Applied,
-            "the wait for replicas was cut short, so whether they have it is unknown",
-        ),
-        "CROSSSLOT" => refused(
-            Unsupported,
-            Next::Fail,
-            "the server is a node of a cluster, which takes no request for several slots; write \
-             redis+cluster:// in the URL",
-        ),
-        _ => return None,
-    })
-}
-
-/// The reason that the code of an error stands for.
-fn reason(code: &str) -> Option<Reason> {
-    Some(match code {
-        "LOADING" | "BUSY" | "UNKILLABLE" => Reason::Busy,
-        "READONLY" | "MASTERDOWN" => Reason::NotPrimary,
-        "CLUSTERDOWN" => Reason::Unreachable,
-        "NOREPLICAS" => Reason::ReplicasMissing,
-        "OOM" => Reason::MemoryFull,
-        "LEASEHOLDVERSION" => Reason::OtherVersion,
-        "NOAUTH" => Reason::NoPassword,
-        "WRONGPASS" => Reason::WrongPassword,
-        "NOPERM" => Reason::MissingRight,
-        _ => return None,
-    })
 }
 
 /// Judges an error with the general code `ERR`. Until Redis 7, errors inside a script had it as
@@ -497,29 +355,6 @@ fn unclear(text: String) -> Verdict {
         Next::Fail,
         format!("the server answered with an error: {text}"),
     )
-}
-
-fn denied_password(_detail: &str) -> Verdict {
-    Verdict::refused(
-        ErrorKind::Denied,
-        Next::Fail,
-        "wrong user name or password (in a URL, special characters are percent-encoded)",
-    )
-    .because(Reason::WrongPassword)
-}
-
-/// Names the missing right, as exactly as the server's error does.
-fn missing_right(detail: &str) -> String {
-    let command = detail.split('\'').nth(1).filter(|name| {
-        name.len() < 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'|')
-    });
-    let what = match command {
-        Some(command) => format!("may not run {}", command.to_ascii_uppercase().replace('|', " ")),
-        None if detail.contains("channel") => "may not use the channels of this prefix".into(),
-        None if detail.contains("key") => "may not use the keys of this prefix".into(),
-        None => "lacks the right to a command that a script runs".into(),
-    };
-    format!("by the server's ACL this user {what}, which locks need")
 }
 
 /// What the user lacks according to a server's error, if it is about that.

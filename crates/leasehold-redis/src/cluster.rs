@@ -363,7 +363,7 @@ impl Cluster {
                 self.send(&map, &endpoint, std::slice::from_ref(request), routing, deadline).await;
             let answer = answers.into_iter().next();
             let answer = answer.unwrap_or_else(|| Err(deadline.missed()));
-            let redirect = answer.as_ref().err().and_then(|verdict| verdict.redirect.as_ref());
+            let redirect = answer.as_ref().err().and_then(|verdict| verdict.redirect.as_deref());
             let Some(Redirect { ask, host, port }) = redirect else {
                 return answer.map_err(|verdict| self.noted(&map, verdict));
             };

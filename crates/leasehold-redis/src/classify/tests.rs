@@ -70,7 +70,7 @@ fn a_cluster_node_is_not_taken_for_a_single_server() {
 
 #[test]
 fn a_redirect_says_where_to_and_for_how_long() {
-    let redirect = |code, detail| server(code, detail).redirect.clone();
+    let redirect = |code, detail| server(code, detail).redirect.map(|it| *it);
     let to = |ask, host: &str, port| Some(Redirect { ask, host: host.to_owned(), port });
     assert_eq!(redirect("MOVED", "3999 10.0.0.1:6381"), to(false, "10.0.0.1", 6381));
     assert_eq!(redirect("ASK", "3999 ::1:6381"), to(true, "::1", 6381));

@@ -1,7 +1,6 @@
 //! The consequences of an error: for its caller, for the request and for the connection.
 
 use std::borrow::Cow;
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use leasehold_core::{Effect, Error, ErrorKind, Reason, length};
@@ -31,22 +30,17 @@ pub(crate) enum Next {
     SendSource,
 }
 
-/// A judged error. It is one word wide: every answer to a request has space for one, and hardly any
-/// has one.
+/// A judged error. Its rare parts are boxed: every answer to a request has space for one.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict(Box<Grounds>);
-
-/// The meaning of an error.
-#[derive(Clone, Debug)]
-pub(crate) struct Grounds {
+pub(crate) struct Verdict {
     pub(crate) kind: ErrorKind,
     pub(crate) reason: Option<Reason>,
     pub(crate) effect: Effect,
     pub(crate) next: Next,
     message: Cow<'static, str>,
-    pub(super) cause: Option<RedisError>,
+    pub(super) cause: Option<Box<RedisError>>,
     /// The node of a cluster to send the request to instead.
-    pub(crate) redirect: Option<Redirect>,
+    pub(crate) redirect: Option<Box<Redirect>>,
     /// The server is a replica, so its connection can't serve requests for the primary.
     pub(crate) not_primary: bool,
     /// The server itself answered with the error.
@@ -79,20 +73,6 @@ impl Redirect {
     }
 }
 
-impl Deref for Verdict {
-    type Target = Grounds;
-
-    fn deref(&self) -> &Grounds {
-        &self.0
-    }
-}
-
-impl DerefMut for Verdict {
-    fn deref_mut(&mut self) -> &mut Grounds {
-        &mut self.0
-    }
-}
-
 impl Verdict {
     pub(super) fn new(
         kind: ErrorKind,
@@ -101,7 +81,7 @@ impl Verdict {
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
         let message = message.into();
-        Self(Box::new(Grounds {
+        Self {
             kind,
             // The caller of an operation did not choose the connection's settings.
             reason: (kind == ErrorKind::Config).then_some(Reason::StoreSettings),
@@ -115,7 +95,7 @@ impl Verdict {
             lack: None,
             late_at: None,
             passes_in: None,
-        }))
+        }
     }
 
     /// The server did not carry out the request.
@@ -302,7 +282,7 @@ impl Verdict {
             None => error,
         };
         match &self.cause {
-            Some(cause) => error.caused_by(cause.clone()),
+            Some(cause) => error.caused_by((**cause).clone()),
             None => error,
         }
     }
