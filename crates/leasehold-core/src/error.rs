@@ -336,36 +336,8 @@ impl fmt::Display for Error {
         if let Some(left) = self.ready_in() {
             write!(f, "; ready in {}", length::measured(whole_ms(left)))?;
         }
-        if let Some(Contention { holder: Some(holder), .. }) = contention {
-            match holder.owner.as_str() {
-                "" if holder.is_foreign() => f.write_str("; held by another program")?,
-                _ => write!(f, "; held by {}", holder.owner)?,
-            }
-            if !holder.is_foreign() {
-                let held_for = whole_ms(holder.held_for).max(Duration::from_millis(1));
-                write!(f, " for {}", length::measured(held_for))?;
-            }
-            if !holder.metadata.as_str().is_empty() {
-                write!(f, " ({})", holder.metadata)?;
-            }
-        }
-        match contention {
-            Some(Contention { holder: Some(_), retry_after: Some(left) }) => {
-                match whole_ms(*left) {
-                    Duration::ZERO => f.write_str(", lease expires now unless renewed")?,
-                    left if left > Ttl::MAX.duration() => {
-                        f.write_str(", lease without end: its key has no expiry")?;
-                    }
-                    left => {
-                        write!(f, ", lease expires in {} unless renewed", length::measured(left))?
-                    }
-                }
-            }
-            Some(Contention { holder: None, retry_after: Some(left) }) if !left.is_zero() => {
-                let left = (*left).max(Duration::from_millis(1));
-                write!(f, "; cooling down for another {}", length::measured(left))?;
-            }
-            _ => {}
+        if let Some(contention) = contention {
+            write!(f, "{contention}")?;
         }
         for node in nodes {
             let Inner { store, message, passes_in, .. } = &*node.inner;
@@ -375,6 +347,39 @@ impl fmt::Display for Error {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(holder) = &self.holder else {
+            return match self.retry_after {
+                Some(left) if !left.is_zero() => {
+                    let left = left.max(Duration::from_millis(1));
+                    write!(f, "; cooling down for another {}", length::measured(left))
+                }
+                _ => Ok(()),
+            };
+        };
+        match holder.owner.as_str() {
+            "" if holder.is_foreign() => f.write_str("; held by another program")?,
+            _ => write!(f, "; held by {}", holder.owner)?,
+        }
+        if !holder.is_foreign() {
+            let held_for = whole_ms(holder.held_for).max(Duration::from_millis(1));
+            write!(f, " for {}", length::measured(held_for))?;
+        }
+        if !holder.metadata.as_str().is_empty() {
+            write!(f, " ({})", holder.metadata)?;
+        }
+        match self.retry_after.map(whole_ms) {
+            None => Ok(()),
+            Some(Duration::ZERO) => f.write_str(", lease expires now unless renewed"),
+            Some(left) if left > Ttl::MAX.duration() => {
+                f.write_str(", lease without end: its key has no expiry")
+            }
+            Some(left) => write!(f, ", lease expires in {} unless renewed", length::measured(left)),
+        }
     }
 }
 
