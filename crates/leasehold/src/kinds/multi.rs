@@ -23,7 +23,7 @@ use crate::rt;
 use crate::shared::Inner;
 use crate::waiting::acquisition::{Acquisition, Attempt, give_up, turn};
 use crate::waiting::gate::Gates;
-use crate::waiting::sight::{Limits, Sight};
+use crate::waiting::status::{Limits, WaitStatus};
 
 /// Several locks that are taken together: all of them or none.
 ///
@@ -208,7 +208,7 @@ impl Multi {
                     let left = limits.until.map(|until| until.saturating_since(now));
                     if left == Some(Duration::ZERO) {
                         let why = "timed out, as one of the locks that it had was lost,";
-                        return Err(limits.ran_out(&key, client, &Sight::default(), why));
+                        return Err(limits.ran_out(&key, client, &WaitStatus::default(), why));
                     }
                     tracing::debug!(target: LOCK, %error, "requested again");
                     all = self.acquisitions(left)?;

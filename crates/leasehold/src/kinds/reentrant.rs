@@ -18,7 +18,7 @@ use crate::owner::Owner;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::gate::Gates;
-use crate::waiting::sight::Sight;
+use crate::waiting::status::WaitStatus;
 
 /// A lock that one [`Owner`] has at a time, and may take again while it has it.
 ///
@@ -166,14 +166,14 @@ impl Reentrant {
         let client = self.value.client();
         let until = acquisition.limits.until;
         let slot = self.slot(&acquisition);
-        let (mut sight, mut failures) = (Sight::default(), 0_u32);
+        let (mut status, mut failures) = (WaitStatus::default(), 0_u32);
         loop {
             let turn = tokio::select! {
                 biased;
                 turn = slot.got_on() => turn,
                 () = rt::sleep_until_some(&*client.clock, until) => {
                     let why = "timed out waiting for another task of the same owner";
-                    return Err(acquisition.ran_out(&Sight::default(), why));
+                    return Err(acquisition.ran_out(&WaitStatus::default(), why));
                 }
                 () = client.closed.cancelled() => return Err(client.closed()),
             };
@@ -182,7 +182,7 @@ impl Reentrant {
                     Ok(Some(held)) => return Ok(ReentrantGuard::new(held)),
                     Ok(None) => {}
                     Err(error) => {
-                        acquisition.ride_out(error, &mut sight)?;
+                        acquisition.ride_out(error, &mut status)?;
                         failures = failures.saturating_add(1);
                         acquisition.pause(acquisition.limits.pause_after(failures)).await?;
                     }

@@ -23,7 +23,7 @@ use crate::rt;
 use crate::settings::{Named, Terms};
 use crate::shared::Inner;
 use crate::waiting::armed::Armed;
-use crate::waiting::sight::{Limits, Sight};
+use crate::waiting::status::{Limits, WaitStatus};
 
 /// How often a try is repeated at once when no contender got the lock, and the pauses before that:
 /// random, and longer each time.
@@ -372,35 +372,35 @@ impl Acquisition {
     }
 
     /// Stops waiting at once, if set so, when the lock can't come free within the limit.
-    pub(crate) fn give_up_early(&self, sight: &Sight) -> Result<()> {
-        let (Some(until), Some(free_at)) = (self.limits.until, sight.in_the_way.free_at) else {
+    pub(crate) fn give_up_early(&self, status: &WaitStatus) -> Result<()> {
+        let (Some(until), Some(free_at)) = (self.limits.until, status.blocker.free_at) else {
             return Ok(());
         };
         if self.limits.settings.give_up_early && free_at > until {
-            return Err(self.ran_out(sight, "the lock can't be free in time"));
+            return Err(self.ran_out(status, "the lock can't be free in time"));
         }
         Ok(())
     }
 
     /// Goes on after an error while there is [patience](Limits::patience). If the limit is reached
     /// meanwhile, the error says so.
-    pub(crate) fn ride_out(&self, error: Error, sight: &mut Sight) -> Result<()> {
+    pub(crate) fn ride_out(&self, error: Error, status: &mut WaitStatus) -> Result<()> {
         if !self.may_ride_out(&error) {
             return Err(error);
         }
         let now = self.client.clock.now();
-        sight.contact.is_bad(error, now);
+        status.contact.is_bad(error, now);
         if self.limits.until.is_some_and(|until| now >= until) {
-            return Err(self.ran_out(sight, "timed out"));
+            return Err(self.ran_out(status, "timed out"));
         }
         if self.limits.settings.give_up_early
-            && let (Some(until), Some(at)) = (self.limits.until, sight.contact.passes_at())
+            && let (Some(until), Some(at)) = (self.limits.until, status.contact.passes_at())
             && at > until
         {
-            return Err(self.ran_out(sight, "the lock can't be granted in time"));
+            return Err(self.ran_out(status, "the lock can't be granted in time"));
         }
         let patience = self.limits.patience(&self.client);
-        sight.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
+        status.contact.given_up(now, patience).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Pauses before the next try, but not beyond the wait's end.
@@ -416,9 +416,9 @@ impl Acquisition {
 
     /// Passes the error of a try to the wait that follows it. Without it, the wait would take other
     /// contenders' failed tries for holders.
-    pub(crate) fn tell_what_it_met(&mut self, sight: &mut Sight) {
+    pub(crate) fn tell_what_it_met(&mut self, status: &mut WaitStatus) {
         if let Some(error) = self.met.take() {
-            sight.contact.is_bad(error, self.client.clock.now());
+            status.contact.is_bad(error, self.client.clock.now());
         }
     }
 
@@ -427,8 +427,8 @@ impl Acquisition {
         error.passes() && self.limits.patience(&self.client) != Some(Duration::ZERO)
     }
 
-    pub(crate) fn ran_out(&self, sight: &Sight, why: &str) -> Error {
-        let error = self.limits.ran_out(&self.request.key, &self.client, sight, why);
+    pub(crate) fn ran_out(&self, status: &WaitStatus, why: &str) -> Error {
+        let error = self.limits.ran_out(&self.request.key, &self.client, status, why);
         // In an outage an earlier request, or the position in the queue, may still have brought the
         // lock.
         if error.kind() != ErrorKind::Timeout && self.armed.may_have_something() {

@@ -20,7 +20,7 @@ use crate::refusal;
 use crate::settings::{Settings, Terms};
 use crate::shared::Inner;
 use crate::waiting::mailbox::{Receiver, Sender, mailbox};
-use crate::waiting::sight::Seen;
+use crate::waiting::status::SharedStatus;
 use crate::waiting::wire::Wire;
 
 /// How long a contender has to take a lease that was handed off to it in the process. Then the next
@@ -83,7 +83,7 @@ impl GateKey {
 #[derive(Debug, Default)]
 struct Gate {
     line: VecDeque<Contender>,
-    seen: Seen,
+    seen: SharedStatus,
 }
 
 impl Gate {
@@ -211,7 +211,7 @@ pub(crate) struct LocalPlace {
     first: bool,
     /// Since when it has been at the head of the queue without a baton that makes it the first.
     ahead_since: Option<Moment>,
-    seen: Seen,
+    seen: SharedStatus,
     contender: Contender,
     pub(crate) messages: Receiver<Baton>,
     pub(crate) wire: Option<Box<Wire>>,
@@ -301,7 +301,7 @@ impl LocalPlace {
     }
 
     /// What the contender that talks to the store last saw.
-    pub(crate) const fn seen(&self) -> &Seen {
+    pub(crate) const fn seen(&self) -> &SharedStatus {
         &self.seen
     }
 }

@@ -11,7 +11,7 @@ use crate::rt;
 use crate::waiting::acquisition::{Acquisition, tell_failure};
 use crate::waiting::gate::{BEAT, Baton, Gates, LocalPlace};
 use crate::waiting::oneself::Oneself;
-use crate::waiting::sight::Limits;
+use crate::waiting::status::Limits;
 use crate::waiting::wire::Wire;
 
 /// Waits until the lock is granted by the store, or handed off inside this process. Returns an
@@ -25,7 +25,7 @@ pub(super) async fn wait(
     let limits = acquisition.limits.clone();
     let place = LocalPlace::join(gates, &acquisition.request.key, &limits.settings);
     let mut place = place.map_err(|error| acquisition.explain(error))?;
-    place.seen().with(|sight| acquisition.tell_what_it_met(sight));
+    place.seen().with(|status| acquisition.tell_what_it_met(status));
     acquisition.give_up_early(&place.seen().get())?;
     let error = match stand(&mut place, acquisition, &limits, wakes).await {
         Ok(guard) => return Ok(guard),
@@ -65,7 +65,8 @@ async fn stand(
             let seen = place.seen().clone();
             let now = client.clock.now();
             let patience = limits.patience(&client);
-            if let Some(error) = seen.with(|sight| sight.contact.given_up(now, patience).cloned()) {
+            if let Some(error) = seen.with(|status| status.contact.given_up(now, patience).cloned())
+            {
                 return Err(error);
             }
             place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));
@@ -94,8 +95,8 @@ async fn stand(
                     return outcome.inspect(|_| place.wire = None);
                 }
                 () = rt::sleep_until_some(&*client.clock, until) => {
-                    let (key, sight) = (place.key(), place.seen().get());
-                    return Err(limits.ran_out(key, &client, &sight, "timed out"));
+                    let (key, status) = (place.key(), place.seen().get());
+                    return Err(limits.ran_out(key, &client, &status, "timed out"));
                 }
                 () = client.closed.cancelled() => return Err(client.closed()),
                 () = rt::sleep_until(&*client.clock, next_beat) => {

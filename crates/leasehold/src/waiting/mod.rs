@@ -8,7 +8,7 @@ mod in_line;
 mod mailbox;
 mod oneself;
 mod polling;
-pub(crate) mod sight;
+pub(crate) mod status;
 pub(crate) mod wake;
 mod wire;
 
@@ -23,7 +23,7 @@ use crate::lease::guard::Guard;
 use crate::options::Fairness;
 use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::gate::Gates;
-use crate::waiting::sight::Sight;
+use crate::waiting::status::WaitStatus;
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. After an error the
 /// contender has left the queue, if the store can be reached.
@@ -63,7 +63,7 @@ async fn begin(acquisition: &mut Acquisition) -> Result<Option<Guard>> {
         Ok(_) => acquisition.start_anew().map(|()| None),
         Err(error) => {
             acquisition.met = Some(error.clone());
-            let goes_on = acquisition.ride_out(error, &mut Sight::default());
+            let goes_on = acquisition.ride_out(error, &mut WaitStatus::default());
             goes_on.and_then(|()| acquisition.start_anew()).map(|()| None)
         }
     };

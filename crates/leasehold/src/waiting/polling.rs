@@ -5,7 +5,7 @@ use leasehold_core::Result;
 use crate::lease::guard::Guard;
 use crate::waiting::acquisition::{Acquisition, Attempt, tell_failure};
 use crate::waiting::oneself::Oneself;
-use crate::waiting::sight::{InTheWay, Sight};
+use crate::waiting::status::{Blocker, WaitStatus};
 
 /// Waits until the lock is held, the limit is reached or the strategy stops. Returns an error once
 /// whatever was taken has been abandoned.
@@ -19,9 +19,9 @@ pub(super) async fn wait(mut acquisition: Box<Acquisition>) -> Result<Guard> {
 }
 
 async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
-    let mut sight = Sight::default();
+    let mut status = WaitStatus::default();
     let mut oneself = Oneself::new(acquisition);
-    acquisition.tell_what_it_met(&mut sight);
+    acquisition.tell_what_it_met(&mut status);
     for tries in 1.. {
         if tries > 1 {
             acquisition.start_anew()?;
@@ -35,27 +35,27 @@ async fn poll(acquisition: &mut Acquisition) -> Result<Guard> {
                 }
                 // The pauses of the strategy keep contenders apart.
                 let after = (!busy.is_contended()).then_some(busy.retry_after);
-                sight.set(InTheWay::of(busy, now), acquisition.client.config.call_timeout);
-                acquisition.give_up_early(&sight)?;
+                status.set(Blocker::of(busy, now), acquisition.client.config.call_timeout);
+                acquisition.give_up_early(&status)?;
                 after
             }
             Ok(Attempt::Waiting(_) | Attempt::TooLate) => None,
             Err(error) => {
                 let passes_in = error.retry_after();
-                acquisition.ride_out(error, &mut sight)?;
+                acquisition.ride_out(error, &mut status)?;
                 passes_in
             }
         };
         let Some(pause) = acquisition.limits.settings.retry.pause(tries) else {
-            return Err(acquisition.ran_out(&sight, "the retry strategy ended"));
+            return Err(acquisition.ran_out(&status, "the retry strategy ended"));
         };
         let pause = earliest.map_or(pause, |earliest| pause.min(earliest));
         let now = acquisition.client.clock.now();
         if acquisition.limits.until.is_some_and(|until| now >= until) {
-            return Err(acquisition.ran_out(&sight, "timed out"));
+            return Err(acquisition.ran_out(&status, "timed out"));
         }
         acquisition.pause(pause).await?;
         oneself.look(&acquisition.client, &acquisition.request.key);
     }
-    Err(acquisition.ran_out(&sight, "the retry strategy ended"))
+    Err(acquisition.ran_out(&status, "the retry strategy ended"))
 }

@@ -26,7 +26,7 @@ const UNTOLD_MAX: u32 = 3;
 
 /// The state of the channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stand {
+enum ChannelState {
     Opening,
     Open,
     /// It could not be opened, or has broken; it is tried again.
@@ -36,19 +36,19 @@ enum Stand {
 /// The state of the channel, to look at and to wait for. Waiters go on in the order in which they
 /// came, so that a simulation's seed alone decides what comes next.
 #[derive(Debug)]
-struct Standing {
-    now: Mutex<Stand>,
+struct Channel {
+    now: Mutex<ChannelState>,
     changed: Notify,
 }
 
-impl Standing {
-    fn get(&self) -> MutexGuard<'_, Stand> {
+impl Channel {
+    fn get(&self) -> MutexGuard<'_, ChannelState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the state; returns the one before.
-    fn set(&self, stand: Stand) -> Stand {
-        let before = std::mem::replace(&mut *self.get(), stand);
+    fn set(&self, state: ChannelState) -> ChannelState {
+        let before = std::mem::replace(&mut *self.get(), state);
         self.changed.notify_waiters();
         before
     }
@@ -57,7 +57,7 @@ impl Standing {
     async fn tried(&self) {
         let changed = self.changed.notified();
         // A change in between is noticed even if this was not polled yet.
-        if *self.get() == Stand::Opening {
+        if *self.get() == ChannelState::Opening {
             changed.await;
         }
     }
@@ -68,7 +68,7 @@ impl Standing {
 /// blocked, it runs in the background.
 #[derive(Clone, Debug)]
 struct Served {
-    stand: Arc<Standing>,
+    channel: Arc<Channel>,
     task: AbortHandle,
     /// The runtime of its callers; `None` in the background.
     home: Option<Id>,
@@ -76,7 +76,7 @@ struct Served {
 
 impl Served {
     fn is_open(&self) -> bool {
-        !self.task.is_finished() && *self.stand.get() == Stand::Open
+        !self.task.is_finished() && *self.channel.get() == ChannelState::Open
     }
 
     /// Whether it goes on while the caller does.
@@ -222,7 +222,7 @@ impl Hub {
     /// [`ErrorKind::Closed`] when the client was closed.
     pub(crate) async fn open(&self, within: Duration) -> Result<()> {
         if let Some(served) = self.serve(within) {
-            served.stand.tried().await;
+            served.channel.tried().await;
         }
         if self.serving().stopped {
             return Err(Error::new(ErrorKind::Closed, "the client was closed"));
@@ -257,17 +257,17 @@ impl Hub {
     }
 
     fn start(&self, within: Duration, runtime: &Handle, home: Option<Id>) -> Served {
-        let now = Mutex::new(Stand::Opening);
-        let stand = Arc::new(Standing { now, changed: Notify::new() });
+        let now = Mutex::new(ChannelState::Opening);
+        let channel = Arc::new(Channel { now, changed: Notify::new() });
         let server = Server {
             store: Arc::clone(&self.store),
             client: self.client,
             lines: Arc::clone(&self.lines),
             schedule: Arc::clone(&self.schedule),
-            stand: Arc::clone(&stand),
+            channel: Arc::clone(&channel),
         };
         let task = runtime.spawn(server.run(within));
-        Served { stand, task: task.abort_handle(), home }
+        Served { channel, task: task.abort_handle(), home }
     }
 
     /// Records that a waiter was granted a lease without a notification.
@@ -298,7 +298,7 @@ struct Server {
     client: ClientId,
     lines: Arc<Lines>,
     schedule: Arc<RenewalSchedule>,
-    stand: Arc<Standing>,
+    channel: Arc<Channel>,
 }
 
 impl Server {
@@ -309,7 +309,7 @@ impl Server {
         loop {
             match self.store.listen(self.client, within).await {
                 Ok(listener) => {
-                    _ = self.stand.set(Stand::Open);
+                    _ = self.channel.set(ChannelState::Open);
                     // Waiters that got their positions before may have missed a notification.
                     self.lines.resync();
                     return self.follow(listener).await;
@@ -325,7 +325,7 @@ impl Server {
     }
 
     fn fail(&self, error: &Error) {
-        if self.stand.set(Stand::Silent) == Stand::Opening {
+        if self.channel.set(ChannelState::Silent) == ChannelState::Opening {
             tracing::warn!(target: "leasehold", %error, "no wake channel; waiters poll instead");
         }
     }
@@ -343,8 +343,8 @@ impl Server {
                 }
             };
             match wake {
-                Wake::Silent => _ = self.stand.set(Stand::Silent),
-                Wake::Resync => _ = self.stand.set(Stand::Open),
+                Wake::Silent => _ = self.channel.set(ChannelState::Silent),
+                Wake::Resync => _ = self.channel.set(ChannelState::Open),
                 Wake::Lost { key, fence } => {
                     self.schedule.taken_away(&key, fence);
                     continue;
@@ -359,6 +359,6 @@ impl Server {
 impl Drop for Server {
     /// A task that has ended has failed, or the client has ended it.
     fn drop(&mut self) {
-        self.stand.set(Stand::Silent);
+        self.channel.set(ChannelState::Silent);
     }
 }

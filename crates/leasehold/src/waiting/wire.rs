@@ -21,7 +21,7 @@ use crate::lease::handle::LeaseHandle;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::flight::{Flight, landed};
-use crate::waiting::sight::{InTheWay, Limits, Seen};
+use crate::waiting::status::{Blocker, Limits, SharedStatus};
 use crate::waiting::wake::Line;
 
 /// The longest heartbeat timeout of most locks. The store skips a dead waiter after half of the
@@ -54,7 +54,7 @@ pub(crate) struct Wire {
     /// As `next`, by a notification that came while a request was on its way: the answer may be
     /// older.
     told_to_ask: Option<Moment>,
-    seen: Seen,
+    seen: SharedStatus,
     /// Whether a request of this contender was answered.
     answered: bool,
     /// Whether it was notified since it last got the answer that it has to wait.
@@ -73,7 +73,7 @@ enum Event {
 }
 
 impl Wire {
-    pub(crate) fn new(acquisition: Box<Acquisition>, wakes: bool, seen: Seen) -> Self {
+    pub(crate) fn new(acquisition: Box<Acquisition>, wakes: bool, seen: SharedStatus) -> Self {
         let terms = acquisition.terms;
         // A lease that is granted to a waiter first lasts for the rest of its heartbeat timeout,
         // which must leave time for the grace.
@@ -269,7 +269,7 @@ impl Wire {
 
     fn failed(&mut self, error: Error) -> Result<()> {
         let passes_in = error.retry_after();
-        self.seen.with(|sight| self.acquisition.ride_out(error, sight))?;
+        self.seen.with(|status| self.acquisition.ride_out(error, status))?;
         self.failures = self.failures.saturating_add(1);
         let every = QueueRequest::heartbeat_every(self.window);
         let pause = match passes_in {
@@ -305,14 +305,14 @@ impl Wire {
             Ok(Attempt::Waiting(waiting)) => {
                 self.heard();
                 self.told = false;
-                let in_the_way = InTheWay {
+                let blocker = Blocker {
                     holder: waiting.holder,
                     seen_at: now,
                     free_at: Some(now.saturating_add(waiting.retry_after)),
                     position: Some(waiting.position),
                     contended: false,
                 };
-                self.seen.set(in_the_way, try_lasts);
+                self.seen.set(blocker, try_lasts);
                 self.acquisition.give_up_early(&self.seen.get())?;
                 let mut pause = every.mul_f64(0.9 + 0.1 * fastrand::f64());
                 pause = pause.min(match waiting.position {
@@ -340,7 +340,7 @@ impl Wire {
             }
             Ok(Attempt::Busy(busy)) => {
                 self.heard();
-                self.seen.set(InTheWay::of(busy, now), try_lasts);
+                self.seen.set(Blocker::of(busy, now), try_lasts);
                 self.acquisition.give_up_early(&self.seen.get())?;
                 // After a plain try it requests a position; a store that refuses that gets pauses.
                 let asked_for_a_place = self.acquisition.request.queue.is_some();

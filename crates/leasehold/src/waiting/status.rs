@@ -22,7 +22,7 @@ pub(crate) struct Limits {
 
 /// What blocked the lock when last seen, for the error message.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InTheWay {
+pub(crate) struct Blocker {
     pub(crate) holder: Option<Box<HolderInfo>>,
     pub(crate) seen_at: Moment,
     /// When it could come free at the earliest, as last seen.
@@ -32,7 +32,7 @@ pub(crate) struct InTheWay {
     pub(crate) contended: bool,
 }
 
-impl InTheWay {
+impl Blocker {
     /// The store's answer about a lock that can't be acquired at `now`.
     pub(crate) fn of(busy: Busy, now: Moment) -> Self {
         let contended = busy.is_contended();
@@ -116,33 +116,33 @@ impl Contact {
 
 /// What all contenders of a local queue know while they wait.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
-    pub(crate) in_the_way: InTheWay,
+pub(crate) struct WaitStatus {
+    pub(crate) blocker: Blocker,
     pub(crate) contact: Contact,
 }
 
-impl Sight {
+impl WaitStatus {
     /// Records an answer, and what blocks the lock by it.
-    pub(crate) fn set(&mut self, in_the_way: InTheWay, try_lasts: Duration) {
-        self.contact.is_good(in_the_way.holder.as_deref(), try_lasts, in_the_way.seen_at);
-        self.in_the_way = in_the_way;
+    pub(crate) fn set(&mut self, blocker: Blocker, try_lasts: Duration) {
+        self.contact.is_good(blocker.holder.as_deref(), try_lasts, blocker.seen_at);
+        self.blocker = blocker;
     }
 }
 
 /// What the contender that talks to the store last saw, for all in the local queue, and their
 /// number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(Arc<Shared>);
+pub(crate) struct SharedStatus(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    sight: Mutex<Sight>,
+    status: Mutex<WaitStatus>,
     contenders: AtomicU32,
 }
 
-impl Seen {
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Sight) -> T) -> T {
-        look(&mut self.0.sight.lock().unwrap_or_else(PoisonError::into_inner))
+impl SharedStatus {
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut WaitStatus) -> T) -> T {
+        look(&mut self.0.status.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Sets how many are in the local queue.
@@ -155,18 +155,18 @@ impl Seen {
         self.0.contenders.load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    pub(crate) fn get(&self) -> Sight {
-        self.with(|sight| sight.clone())
+    pub(crate) fn get(&self) -> WaitStatus {
+        self.with(|status| status.clone())
     }
 
     /// Records that the lock was acquired.
     pub(crate) fn got(&self) {
-        self.with(|sight| *sight = Sight::default());
+        self.with(|status| *status = WaitStatus::default());
     }
 
     /// Records an answer, and what blocks the lock by it.
-    pub(crate) fn set(&self, in_the_way: InTheWay, try_lasts: Duration) {
-        self.with(|sight| sight.set(in_the_way, try_lasts));
+    pub(crate) fn set(&self, blocker: Blocker, try_lasts: Duration) {
+        self.with(|status| status.set(blocker, try_lasts));
     }
 }
 
@@ -191,12 +191,18 @@ impl Limits {
 
     /// The error of a wait that timed out. If the store could not be reached at its end, the error
     /// says that: it is then unknown whether the lock is held.
-    pub(crate) fn ran_out(&self, key: &Key, client: &Inner, sight: &Sight, why: &str) -> Error {
+    pub(crate) fn ran_out(
+        &self,
+        key: &Key,
+        client: &Inner,
+        status: &WaitStatus,
+        why: &str,
+    ) -> Error {
         let now = client.clock.now();
         let waited = length::measured(now.saturating_since(self.started));
         let explain =
             |error: Error| error.during("acquire").on_key(key).at_store(client.location());
-        let Sight { in_the_way, contact } = sight;
+        let WaitStatus { blocker, contact } = status;
         if let Some(outage) = contact.outage.as_ref().filter(|outage| outage.is_of_replicas()) {
             let why = format!(
                 "{why} after {waited}; the grant was not confirmed, so the lock is released"
@@ -224,7 +230,7 @@ impl Limits {
             let error_then = Error::new(error.kind(), why).with_reason(reason);
             return explain(error_then.caused_by(error.clone()));
         }
-        let InTheWay { mut holder, seen_at, free_at, position, contended } = in_the_way.clone();
+        let Blocker { mut holder, seen_at, free_at, position, contended } = blocker.clone();
         if let Some(holder) = &mut holder {
             holder.held_for = holder.held_for.saturating_add(now.saturating_since(seen_at));
         }
