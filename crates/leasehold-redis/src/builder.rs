@@ -410,7 +410,7 @@ impl RedisStoreBuilder {
             fence_retention: self.fence_retention,
             log: self.log,
             epoch: 0,
-            seen: Arc::default(),
+            highest_sequence: Arc::default(),
             acquaintance: Arc::default(),
             unsent: Arc::default(),
             replication,

@@ -136,7 +136,10 @@ impl World {
 
     /// The present, for a client of a store with what it has seen.
     fn now(&self, at_us: u64, epoch: u64) -> Now {
-        let seen = self.stores[usize::try_from(epoch).unwrap()].shared.seen.load(Ordering::Relaxed);
+        let seen = self.stores[usize::try_from(epoch).unwrap()]
+            .shared
+            .highest_sequence
+            .load(Ordering::Relaxed);
         let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
         let at = StoreTime::from_micros(at_us);
         Now::new(at, Fence::new(epoch, sequence).unwrap())
@@ -333,7 +336,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<Vec<Stored>, TestCas
     if world.sequences.is_multiple_of(2) {
         // Otherwise the fences that clients have seen would be far ahead of the clock.
         for store in &world.stores {
-            store.shared.seen.store(0, Ordering::Relaxed);
+            store.shared.highest_sequence.store(0, Ordering::Relaxed);
         }
     }
     let lock = Lock::new(world.sequences);

@@ -42,6 +42,7 @@ mod raw;
 mod replication;
 mod reply;
 mod request;
+mod request_text;
 mod resp;
 mod role;
 mod script;
@@ -54,7 +55,6 @@ mod stored;
 mod tls;
 mod transport;
 mod unsent;
-mod words;
 
 pub use builder::RedisStoreBuilder;
 pub use credentials::{Credentials, CredentialsResult};

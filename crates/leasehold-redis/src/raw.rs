@@ -96,12 +96,12 @@ pub(crate) fn lines(key: &str, clock: u64, left: i64, fields: &Fields) -> Vec<St
 }
 
 /// Values with their names.
-struct Words {
+struct NamedValues {
     text: String,
     now: u64,
 }
 
-impl Words {
+impl NamedValues {
     fn new(what: &str, now: u64) -> Self {
         Self { text: what.to_owned(), now }
     }
@@ -190,7 +190,7 @@ fn state_words(state: &[u8], clock: u64) -> String {
     } else {
         "all"
     };
-    let mut words = Words::new(shape, clock);
+    let mut words = NamedValues::new(shape, clock);
     words.moment("kept", kept);
     words.now = now;
     if let Some(token) = token {
@@ -256,7 +256,7 @@ fn record_words(token: &[u8], record: &[u8], limit: u32, now: u64) -> String {
                 place, seen, heartbeat, window, behind, arrived, block, mode, ticket, ..
             } = waiter;
             let channel = &waiter.channel;
-            let mut words = Words::new("waiter", now);
+            let mut words = NamedValues::new("waiter", now);
             words.mode(mode).say("place", place).moment("seen", seen);
             words.say_more("heartbeat", heartbeat.into()).length("window", window);
             words.say_more("behind", behind.into()).moment("arrived", arrived);
@@ -271,7 +271,7 @@ fn record_words(token: &[u8], record: &[u8], limit: u32, now: u64) -> String {
             };
             let Holder { mode, fences, expires, .. } = holder;
             let (epoch, first) = unix_parts(fences.first());
-            let mut words = Words::new("sharer", now);
+            let mut words = NamedValues::new("sharer", now);
             words.mode(mode).say("number", number).moment("ends", expires);
             words
                 .say("first", format!("{first} (fence {})", fences.first()))

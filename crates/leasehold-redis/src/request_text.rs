@@ -9,12 +9,12 @@ use crate::names::Names;
 ///
 /// So a caller can encode its request, and any task can send it in a batch.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct RequestText {
     bytes: Vec<u8>,
     key_ends: usize,
 }
 
-impl Words {
+impl RequestText {
     /// The size of most requests.
     pub(crate) const BYTES: usize = 160;
 

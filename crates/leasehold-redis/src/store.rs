@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     /// A lower bound of the fail-over epoch, for all servers.
     pub(crate) epoch: u64,
     /// The highest fence sequence in the server's answers, counted from the Unix epoch.
-    pub(crate) seen: Arc<AtomicU64>,
+    pub(crate) highest_sequence: Arc<AtomicU64>,
     /// Remembers the server's process, to know the age of one whose clock was set back.
     pub(crate) acquaintance: Arc<Acquaintance>,
     pub(crate) unsent: Arc<Unsent>,
@@ -105,7 +105,7 @@ impl fmt::Debug for RedisStore {
             fence_retention,
             log,
             epoch: _,
-            seen: _,
+            highest_sequence: _,
             acquaintance: _,
             unsent,
             replication,
@@ -301,9 +301,9 @@ impl RedisStore {
         self.check_ttl(request.ttl).map_err(named)?;
         let delivery = self.confirmed(request.ttl.duration(), reply::is_grant);
         let delivery = delivery.keeping_place(request.in_line().is_some());
-        let words = || self.acquire_words(request);
+        let text = || self.acquire_text(request);
         let Answer { value, epoch, unconfirmed } = self
-            .combined(Kind::Acquire, words, delivery, deadline)
+            .combined(Kind::Acquire, text, delivery, deadline)
             .await
             .map_err(named)?
             .map_err(|verdict| named(verdict.to_error()))?;
@@ -313,7 +313,7 @@ impl RedisStore {
             return Err(named(missing.with_effect(effect).to_error()));
         }
         let answer = reply::acquire(value, &self.asked(request, epoch)).map_err(named)?;
-        self.learn(&answer);
+        self.observe(&answer);
         match unconfirmed {
             // A release would cost the position. A refusal counts during the warm-up too.
             Some(young) if !matches!(answer, Acquire::Refused(_)) => Err(named(young.to_error())),
@@ -322,16 +322,16 @@ impl RedisStore {
     }
 
     /// Notes the fences in an answer.
-    fn learn(&self, answer: &Acquire) {
+    fn observe(&self, answer: &Acquire) {
         if let Some(fences) = answer.fences() {
-            self.saw(fences.last());
+            self.observe_fence(fences.last());
         }
         let (Acquire::Busy(Busy { holder: Some(holder), .. })
         | Acquire::Waiting(Waiting { holder: Some(holder), .. })) = answer
         else {
             return;
         };
-        self.saw(holder.fence);
+        self.observe_fence(holder.fence);
     }
 
     async fn take_all(
@@ -382,8 +382,10 @@ impl RedisStore {
             }
         })?;
         match &answer {
-            AcquireAll::Granted(all) => all.iter().for_each(|fences| self.saw(fences.last())),
-            AcquireAll::Blocked { answer, .. } => self.learn(answer),
+            AcquireAll::Granted(all) => {
+                all.iter().for_each(|fences| self.observe_fence(fences.last()))
+            }
+            AcquireAll::Blocked { answer, .. } => self.observe(answer),
             _ => {}
         }
         Ok(answer)
@@ -495,7 +497,7 @@ impl Listener for Learning {
         Box::pin(async {
             let wake = self.inner.next().await;
             if let Wake::Granted { fences, .. } = &wake {
-                self.store.saw(fences.last());
+                self.store.observe_fence(fences.last());
             }
             wake
         })
@@ -527,13 +529,13 @@ impl Store for RedisStore {
         Box::pin(async move {
             if !request.cooldown.is_none() {
                 // Alone in its call, because the server refuses a delayed call as a whole.
-                let call = self.release_call(std::iter::once(&self.release_words(request)));
+                let call = self.release_call(std::iter::once(&self.release_text(request)));
                 let (key, read) = (&request.key, |value| reply::release(reply::part(value)));
                 return self.run(call, Delivery::None, within, "release", key, read).await;
             }
             let named = |error| self.named(error, "release", Some(&request.key));
-            let (words, deadline) = (|| Ok(self.release_words(request)), Deadline::after(within));
-            let outcome = self.combined(Kind::Release, words, Delivery::None, deadline).await;
+            let (text, deadline) = (|| Ok(self.release_text(request)), Deadline::after(within));
+            let outcome = self.combined(Kind::Release, text, Delivery::None, deadline).await;
             let answer = outcome.map_err(named)?.map_err(|verdict| named(verdict.to_error()))?;
             reply::release(answer.value).map_err(named)
         })
@@ -580,7 +582,7 @@ impl Store for RedisStore {
             let delivery = self.confirmed(Duration::MAX, reply::is_grant);
             let answer = self.run(call, delivery, within, "convert", &request.key, read).await?;
             if let Convert::Converted(converted) = &answer {
-                self.saw(converted.fences.last());
+                self.observe_fence(converted.fences.last());
             }
             Ok(answer)
         })

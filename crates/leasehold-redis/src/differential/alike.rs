@@ -125,7 +125,7 @@ impl Many<'_> {
 
 async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
     for store in &world.stores {
-        store.shared.seen.store(0, Ordering::Relaxed);
+        store.shared.highest_sequence.store(0, Ordering::Relaxed);
     }
     let mut locks = Vec::new();
     for _ in 0..MANY {

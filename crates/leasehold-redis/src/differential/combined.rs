@@ -128,7 +128,7 @@ async fn agree(world: &mut World, steps: &[Step]) -> Result<(), TestCaseError> {
             .filter_map(|(place, step)| asked(&step.operation, place % LOCKS, &keys, &locks))
             .collect();
         let at = StoreTime::from_micros(at_us);
-        let seen = store.shared.seen.load(Ordering::Relaxed);
+        let seen = store.shared.highest_sequence.load(Ordering::Relaxed);
         let sequence = at_us.max(seen) - Fence::ORIGIN_UNIX_US;
         let now = Now::new(at, Fence::new(0, sequence).unwrap());
         let mut notices = Vec::new();

@@ -58,13 +58,14 @@ impl World {
             }
         });
         let locks = locks.collect();
-        let seen = self.stores.iter().map(|store| store.shared.seen.load(Ordering::Relaxed));
+        let seen =
+            self.stores.iter().map(|store| store.shared.highest_sequence.load(Ordering::Relaxed));
         Kept { locks, seen: seen.collect() }
     }
 
     pub(super) async fn put_back(&self, before: &Kept) {
         for (store, seen) in self.stores.iter().zip(&before.seen) {
-            store.shared.seen.store(*seen, Ordering::Relaxed);
+            store.shared.highest_sequence.store(*seen, Ordering::Relaxed);
         }
         let mut commands = redis::pipe();
         for KeptLock { record, dump, lives_ms, .. } in &before.locks {

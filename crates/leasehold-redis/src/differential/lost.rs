@@ -52,7 +52,7 @@ async fn try_all(
     world.messages().await;
     // The clock starts again, and the fences seen in the last sequence would be far ahead of it.
     for store in &world.stores {
-        store.shared.seen.store(0, Ordering::Relaxed);
+        store.shared.highest_sequence.store(0, Ordering::Relaxed);
     }
     let mut lock = Lock::new(world.sequences);
     let mut stored = Stored::read(world, &lock.key).await;
@@ -127,7 +127,7 @@ async fn lose(
     prop_assert!(fine(outcome), "without {field}, what is shown: {shown:?}");
     if !of_record {
         // What this client sees from here on must not affect the rest of the sequence.
-        let seen = &world.stores[0].shared.seen;
+        let seen = &world.stores[0].shared.highest_sequence;
         let seen_before = seen.load(Ordering::Relaxed);
         world.set_clock(at_us + ALL_OVER_US).await;
         // If earlier waiters were skipped, only the head of the queue may have moved, by one step.

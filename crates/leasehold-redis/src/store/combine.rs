@@ -30,8 +30,8 @@ use crate::classify::Verdict;
 use crate::connection::lane_of;
 use crate::reply;
 use crate::request::{Answer, Deadline, Delivery};
+use crate::request_text::RequestText;
 use crate::slot::slot_of;
-use crate::words::Words;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
 /// longer for its turn where the server is far away; with more of them each holds fewer requests.
@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What a caller does with its request.
 enum Way {
-    Alone(Words, Option<Alone>),
+    Alone(RequestText, Option<Alone>),
     Queued(oneshot::Receiver<Told>),
 }
 
@@ -82,7 +82,7 @@ struct Caller {
 }
 
 /// The outcome of a batch, and its requests. The outcome is `None` if there was no open connection.
-type Sent = (Option<Result<Answer, Verdict>>, Vec<Words>);
+type Sent = (Option<Result<Answer, Verdict>>, Vec<RequestText>);
 
 impl Caller {
     fn told(&mut self, told: Told) {
@@ -121,13 +121,13 @@ impl Worker {
         let (kind, items) = taken?;
         let delivery = items.first()?.delivery;
         let deadline = Deadline::of_all(items.iter().map(|item| item.deadline))?;
-        let mut words = Vec::with_capacity(items.len());
+        let mut texts = Vec::with_capacity(items.len());
         let mut callers = Vec::with_capacity(items.len());
-        for Item { words: its, deadline, tell, delivery: _ } in items {
-            words.push(its);
+        for Item { text: its, deadline, tell, delivery: _ } in items {
+            texts.push(its);
             callers.push(Caller { deadline, tell: Some(tell) });
         }
-        let mut sending = Box::pin(store.clone().sent(kind, words, delivery, deadline));
+        let mut sending = Box::pin(store.clone().sent(kind, texts, delivery, deadline));
         let done = match sending.as_mut().poll(cx) {
             Poll::Ready(done) => Some(done),
             Poll::Pending => None,
@@ -170,7 +170,7 @@ impl Batch {
     /// Waits for the answer. Requests that the server put off go back to the queue.
     async fn answered(self, queue: &Queue) -> Answered {
         let Self { kind, delivery, mut callers, mut sending, mut done } = self;
-        let (outcome, words) = loop {
+        let (outcome, texts) = loop {
             if let Some(sent) = done {
                 break sent;
             }
@@ -200,11 +200,11 @@ impl Batch {
         let values = reply::parts(value, callers.len());
         let mut answered = Vec::with_capacity(callers.len());
         let mut put_off = Vec::new();
-        for ((mut caller, words), value) in callers.into_iter().zip(words).zip(values) {
+        for ((mut caller, text), value) in callers.into_iter().zip(texts).zip(values) {
             if reply::is_put_off(&value)
                 && let Some(tell) = caller.tell.take()
             {
-                put_off.push(Item { words, delivery, deadline: caller.deadline, tell });
+                put_off.push(Item { text, delivery, deadline: caller.deadline, tell });
                 continue;
             }
             let needs_it = matches!(delivery, Delivery::Confirmed { needed, .. } if needed(&value));
@@ -232,27 +232,27 @@ impl RedisStore {
     async fn sent(
         self,
         kind: Kind,
-        words: Vec<Words>,
+        texts: Vec<RequestText>,
         delivery: Delivery,
         deadline: Deadline,
     ) -> Sent {
-        let call = self.call_of(kind, words.iter());
+        let call = self.call_of(kind, texts.iter());
         let transport = &*self.shared.transport;
         let request = call.by_digest(delivery);
         let Some(sending) = transport.at_once(&request, deadline) else {
-            return (None, words);
+            return (None, texts);
         };
         let answer = match sending.await {
             Ok(answer) => Ok(call.told(answer, transport, deadline).await),
             Err(verdict) => Err(verdict),
         };
-        (Some(answer), words)
+        (Some(answer), texts)
     }
 
     fn call_of<'w>(
         &self,
         kind: Kind,
-        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+        each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
         match kind {
             Kind::Acquire => self.acquire_call(each),
@@ -269,19 +269,17 @@ impl RedisStore {
     pub(super) async fn combined(
         &self,
         kind: Kind,
-        words: impl Fn() -> StoreResult<Words>,
+        text: impl Fn() -> StoreResult<RequestText>,
         delivery: Delivery,
         deadline: Deadline,
     ) -> StoreResult<Result<Answer, Verdict>> {
-        Ok(match self.way(kind, words()?, delivery, deadline) {
-            Way::Alone(words, _alone) => {
-                Box::pin(self.alone(kind, &words, delivery, deadline)).await
-            }
+        Ok(match self.way(kind, text()?, delivery, deadline) {
+            Way::Alone(text, _alone) => Box::pin(self.alone(kind, &text, delivery, deadline)).await,
             Way::Queued(told) => match told.await {
                 Ok(Told::Outcome(outcome)) => outcome,
                 Ok(Told::GoAlone) => {
-                    let words = words()?;
-                    Box::pin(self.alone(kind, &words, delivery, deadline)).await
+                    let text = text()?;
+                    Box::pin(self.alone(kind, &text, delivery, deadline)).await
                 }
                 Err(_) => Err(Verdict::out_of_time(
                     Effect::Unknown,
@@ -291,9 +289,9 @@ impl RedisStore {
         })
     }
 
-    fn way(&self, kind: Kind, words: Words, delivery: Delivery, deadline: Deadline) -> Way {
+    fn way(&self, kind: Kind, text: RequestText, delivery: Delivery, deadline: Deadline) -> Way {
         let (Some(combiner), Ok(runtime)) = (&self.shared.combiner, Handle::try_current()) else {
-            return Way::Alone(words, None);
+            return Way::Alone(text, None);
         };
         let lane = match delivery {
             Delivery::None => 0,
@@ -301,19 +299,19 @@ impl RedisStore {
             Delivery::Confirmed { replication, .. }
                 if replication.timeout > deadline.left() / 2 =>
             {
-                return Way::Alone(words, None);
+                return Way::Alone(text, None);
             }
-            Delivery::InOrder | Delivery::Confirmed { .. } => 1 + lane_of(slot_of(words.key())),
+            Delivery::InOrder | Delivery::Confirmed { .. } => 1 + lane_of(slot_of(text.key())),
         };
         let queue = combiner.queue(runtime.id(), lane);
         let mut state = lock(&queue.state);
         if !state.alone && state.workers == 0 {
             state.alone = true;
             drop(state);
-            return Way::Alone(words, Some(Alone(queue)));
+            return Way::Alone(text, Some(Alone(queue)));
         }
         let (tell, told) = oneshot::channel();
-        state.of(kind).push_back(Item { words, delivery, deadline, tell });
+        state.of(kind).push_back(Item { text, delivery, deadline, tell });
         let starts = state.workers < WORKERS;
         if starts {
             state.workers += 1;
@@ -337,11 +335,11 @@ impl RedisStore {
     async fn alone(
         &self,
         kind: Kind,
-        words: &Words,
+        text: &RequestText,
         delivery: Delivery,
         deadline: Deadline,
     ) -> Result<Answer, Verdict> {
-        let call = self.call_of(kind, std::iter::once(words));
+        let call = self.call_of(kind, std::iter::once(text));
         let mut answer = call.run(&*self.shared.transport, delivery, deadline).await?;
         answer.value = reply::part(answer.value);
         Ok(answer)

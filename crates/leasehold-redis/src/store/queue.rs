@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::classify::Verdict;
 use crate::request::{Answer, Deadline, Delivery};
-use crate::words::Words;
+use crate::request_text::RequestText;
 
 /// How many requests a script call holds if few wait. The server then carries some out while
 /// callers of others get their answers.
@@ -37,7 +37,7 @@ pub(super) enum Told {
 }
 
 pub(super) struct Item {
-    pub(super) words: Words,
+    pub(super) text: RequestText,
     pub(super) delivery: Delivery,
     pub(super) deadline: Deadline,
     pub(super) tell: oneshot::Sender<Told>,

@@ -15,9 +15,9 @@ use crate::call::Call;
 use crate::forms::{FAR, Pack as _};
 use crate::names::{asker, label_into};
 use crate::reply::Asked;
+use crate::request_text::RequestText;
 use crate::script::Script;
 use crate::spelling::unix_parts;
-use crate::words::Words;
 
 /// The bytes for each lock of an acquisition: its token, and the number of the argument that says
 /// what is wanted.
@@ -47,23 +47,23 @@ impl RedisStore {
 
     fn opened(&self, call: Call<'static>) -> Call<'static> {
         let mut call = call.telling(&self.shared.unsent);
-        let seen = self.shared.seen.load(Ordering::Relaxed);
+        let seen = self.shared.highest_sequence.load(Ordering::Relaxed);
         call.client(self.shared.epoch, seen, micros(self.shared.fence_retention));
         call
     }
 
-    /// A call that takes the locks of these words. If the same is wanted of several locks in a row,
+    /// A call that takes the locks of these requests. If the same is wanted of several locks in a row,
     /// it is sent once.
     fn taking_call<'w>(
         &self,
         script: &'static Script,
-        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+        each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
-        let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
+        let mut call = self.opened(Call::new(script, each.clone().map(RequestText::key)));
         let mut whose = Vec::with_capacity(each.len().saturating_mul(WHOSE));
         let (mut which, mut last) = (FIRST_WISH - 1, None);
-        for words in each.clone() {
-            let (token, wish) = words.parts();
+        for text in each.clone() {
+            let (token, wish) = text.parts();
             if last.replace(wish) != Some(wish) {
                 which = which.saturating_add(1);
             }
@@ -71,8 +71,8 @@ impl RedisStore {
         }
         call.put(&whose);
         last = None;
-        for words in each {
-            let (_, wish) = words.parts();
+        for text in each {
+            let (_, wish) = text.parts();
             if last.replace(wish) != Some(wish) {
                 call.put(wish);
             }
@@ -80,30 +80,30 @@ impl RedisStore {
         call
     }
 
-    /// A call that takes the locks that these words are about, each for itself.
+    /// A call that takes the locks that these requests are about, each for itself.
     pub(crate) fn acquire_call<'w>(
         &self,
-        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+        each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
         self.taking_call(&self.shared.scripts.acquire, each)
     }
 
-    /// A call that ends the leases that these words are about.
+    /// A call that ends the leases that these requests are about.
     pub(crate) fn release_call<'w>(
         &self,
-        each: impl ExactSizeIterator<Item = &'w Words> + Clone,
+        each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
         let script = &self.shared.scripts.release;
-        let mut call = self.opened(Call::new(script, each.clone().map(Words::key)));
-        call.joined(each.map(Words::token_and_asked));
+        let mut call = self.opened(Call::new(script, each.clone().map(RequestText::key)));
+        call.joined(each.map(RequestText::token_and_asked));
         call
     }
 
     /// Notes a fence that this store has seen. All later fences must be above it, even if the
     /// server has forgotten it, or a server with a slower clock has replaced it.
-    pub(super) fn saw(&self, fence: Fence) {
+    pub(super) fn observe_fence(&self, fence: Fence) {
         let (_, sequence) = unix_parts(fence);
-        self.shared.seen.fetch_max(sequence, Ordering::Relaxed);
+        self.shared.highest_sequence.fetch_max(sequence, Ordering::Relaxed);
     }
 
     pub(super) fn leave_call(&self, request: &LeaveRequest) -> Call<'static> {
@@ -113,7 +113,7 @@ impl RedisStore {
     }
 
     /// What is wanted of one lock.
-    pub(crate) fn acquire_words(&self, request: &AcquireRequest) -> Result<Words> {
+    pub(crate) fn acquire_text(&self, request: &AcquireRequest) -> Result<RequestText> {
         let (mode, permits, limit) = mode_parts(request.mode)?;
         let queue = request.in_line();
         let place = queue.and_then(|queue| queue.place).map(Place::number);
@@ -124,8 +124,8 @@ impl RedisStore {
             ));
         }
         let names = &self.shared.names;
-        let room = if queue.is_some() { Words::IN_LINE } else { Words::BYTES };
-        Ok(Words::about(names, &request.key, &request.token, room, |out| {
+        let room = if queue.is_some() { RequestText::IN_LINE } else { RequestText::BYTES };
+        Ok(RequestText::about(names, &request.key, &request.token, room, |out| {
             let flags = u8::from(request.preferred)
                 | u8::from(queue.is_some()) << 1
                 | u8::from(request.after.is_some()) << 2;
@@ -163,8 +163,8 @@ impl RedisStore {
     }
 
     pub(super) fn acquire_all_call(&self, requests: &[AcquireRequest]) -> Result<Call<'static>> {
-        let each: Vec<Words> =
-            requests.iter().map(|request| self.acquire_words(request)).collect::<Result<_>>()?;
+        let each: Vec<RequestText> =
+            requests.iter().map(|request| self.acquire_text(request)).collect::<Result<_>>()?;
         Ok(self.taking_call(&self.shared.scripts.acquire_all, each.iter()))
     }
 
@@ -212,10 +212,10 @@ impl RedisStore {
         self.call_about(&self.shared.scripts.set_limit, &request.key, &asked)
     }
 
-    /// The words of a release.
-    pub(crate) fn release_words(&self, request: &ReleaseRequest) -> Words {
+    /// The text of a release.
+    pub(crate) fn release_text(&self, request: &ReleaseRequest) -> RequestText {
         let names = &self.shared.names;
-        Words::about(names, &request.key, &request.token, Words::BYTES, |out| {
+        RequestText::about(names, &request.key, &request.token, RequestText::BYTES, |out| {
             put_end(request.fences, out);
             let flags = u8::from(request.reopen) | u8::from(request.in_time) << 1;
             out.int(request.remaining).double(request.cooldown.as_micros()).byte(flags);

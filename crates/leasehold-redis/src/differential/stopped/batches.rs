@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::differential::operation::{Ending, Renewal, Taking, ending, renewal, step, taking};
 use crate::reply;
 use crate::request::Delivery;
-use crate::words::Words;
+use crate::request_text::RequestText;
 
 /// The number of locks.
 const LOCKS: usize = 3;
@@ -60,22 +60,22 @@ fn batch(home: Home) -> impl Strategy<Value = Batch> {
 async fn together(
     store: &RedisStore,
     call: Call<'static>,
-    words: &[Words],
+    texts: &[RequestText],
 ) -> Vec<Result<(redis::Value, u64), Error>> {
     let deadline = Deadline::after(WITHIN);
     match call.run(&*store.shared.transport, Delivery::None, deadline).await {
         Ok(Answer { value, epoch, .. }) => {
-            let values = reply::parts(value, words.len()).into_iter();
+            let values = reply::parts(value, texts.len()).into_iter();
             values.map(|value| Ok((value, epoch))).collect()
         }
-        Err(verdict) => words.iter().map(|_| Err(verdict.to_error())).collect(),
+        Err(verdict) => texts.iter().map(|_| Err(verdict.to_error())).collect(),
     }
 }
 
 async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<Acquire, Error>> {
-    let words: Vec<_> =
-        requests.iter().map(|request| store.acquire_words(request).unwrap()).collect();
-    let answers = together(store, store.acquire_call(words.iter()), &words).await;
+    let texts: Vec<_> =
+        requests.iter().map(|request| store.acquire_text(request).unwrap()).collect();
+    let answers = together(store, store.acquire_call(texts.iter()), &texts).await;
     let read = |(answer, request): (Result<_, _>, &AcquireRequest)| {
         let (value, epoch) = answer?;
         reply::acquire(value, &store.asked(request, epoch))
@@ -84,8 +84,8 @@ async fn acquire(store: &RedisStore, requests: &[AcquireRequest]) -> Vec<Result<
 }
 
 async fn release(store: &RedisStore, requests: &[ReleaseRequest]) -> Vec<Result<Release, Error>> {
-    let words: Vec<_> = requests.iter().map(|request| store.release_words(request)).collect();
-    let answers = together(store, store.release_call(words.iter()), &words).await;
+    let texts: Vec<_> = requests.iter().map(|request| store.release_text(request)).collect();
+    let answers = together(store, store.release_call(texts.iter()), &texts).await;
     answers.into_iter().map(|answer| reply::release(answer?.0)).collect()
 }
 
