@@ -24,11 +24,11 @@ const BYTES: usize = 4096;
 
 const WORDS: usize = 4;
 
-/// The words as read from a file.
+/// The record as read from a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Words([u64; WORDS]);
+pub(super) struct CommitMark([u64; WORDS]);
 
-impl Words {
+impl CommitMark {
     pub(super) const fn of(last: u64) -> Self {
         Self([0, 0, last, !last])
     }
@@ -37,7 +37,7 @@ impl Words {
         Self([txn, !txn, last[0], last[1]])
     }
 
-    /// Reads the words of a file that has its first page.
+    /// Reads the record of a file that has its first page.
     pub(super) fn read(data: &File) -> io::Result<Self> {
         let mut bytes = [0; WORDS * 8];
         data.read_exact_at(&mut bytes, AT)?;
@@ -112,7 +112,7 @@ impl Commits {
         let [number, complement, last @ ..] = self.words();
         if let Some(data) = &self.by_file {
             let last = last.each_ref().map(|word| word.load(Ordering::Relaxed));
-            return Words::with_under_way(txn, last).write(data);
+            return CommitMark::with_under_way(txn, last).write(data);
         }
         complement.store(!txn, Ordering::Relaxed);
         number.store(txn, Ordering::Release);
@@ -123,7 +123,7 @@ impl Commits {
     /// process would undo it.
     pub(super) fn end(&self, txn: u64) -> io::Result<()> {
         if let Some(data) = &self.by_file {
-            return Words::of(txn).write(data);
+            return CommitMark::of(txn).write(data);
         }
         let [number, its_complement, last, complement] = self.words();
         complement.store(!txn, Ordering::Relaxed);
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn no_damaged_byte_makes_a_commit_of_none_or_another_of_one() {
         for txn in [0, 1, 2, 255, 256, 70_000] {
-            let whole = Words::with_under_way(txn, [txn, !txn]);
+            let whole = CommitMark::with_under_way(txn, [txn, !txn]);
             assert_eq!((whole.under_way(), whole.last()), ((txn != 0).then_some(txn), Some(txn)));
             for (word, shift) in
                 (0..WORDS).flat_map(|word| (0..64).step_by(8).map(move |it| (word, it)))
@@ -172,7 +172,7 @@ mod tests {
                 }
             }
         }
-        let none = Words([0; WORDS]);
+        let none = CommitMark([0; WORDS]);
         assert_eq!((none.under_way(), none.last()), (None, Some(0)));
     }
 
@@ -230,8 +230,8 @@ mod tests {
             assert_eq!(after[counts..counts + 8], txn.to_ne_bytes());
             let late = counts.saturating_sub(8 + written).max(meta)..counts;
             data.write_all_at(&before[late.clone()], late.start as u64).unwrap();
-            let Words([.., last, complement]) = Words::read(&data).unwrap();
-            Words::with_under_way(txn as u64, [last, complement]).write(&data).unwrap();
+            let CommitMark([.., last, complement]) = CommitMark::read(&data).unwrap();
+            CommitMark::with_under_way(txn as u64, [last, complement]).write(&data).unwrap();
             if opened {
                 drop(store.take());
             }

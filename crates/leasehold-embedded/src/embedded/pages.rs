@@ -129,7 +129,7 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
     if !new && (even_id % 2 != 0 || odd_id % 2 != 1 || even_id.abs_diff(odd_id) != 1) {
         return Err(corrupt(format!("its meta pages are of transactions {even_id} and {odd_id}")));
     }
-    let last = commits::Words::read(file)?.last();
+    let last = commits::CommitMark::read(file)?.last();
     if last != Some(even_id.max(odd_id) as u64) {
         return Err(corrupt(format!(
             "its meta pages are of transactions {even_id} and {odd_id}, and the last one was {}",
@@ -172,13 +172,13 @@ pub(super) fn check(file: &File, bytes_max: u64, at_most: Option<usize>) -> Resu
 /// keeps a compiler for x86 from writing the number first. The transaction before is whole: its
 /// pages were not written since. The caller excludes all other processes.
 pub(super) fn undo_half_committed(file: &File) -> io::Result<()> {
-    let words = match commits::Words::read(file) {
+    let words = match commits::CommitMark::read(file) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
         read => read?,
     };
     if let Some(txn) = words.under_way() {
         undo(file, txn)?;
-        commits::Words::of(txn.saturating_sub(1)).write(file)?;
+        commits::CommitMark::of(txn.saturating_sub(1)).write(file)?;
     }
     Ok(())
 }
