@@ -6,17 +6,18 @@ use std::io::{self, Write};
 use leasehold::Fence;
 use tracing::field::{Field, Visit};
 use tracing::span::Record;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::{RecordFields, VisitOutput as _};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::FormattedFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, FormatFields, Writer};
+use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::leases::Numbers;
 use crate::output;
 use crate::settings::given;
 
-/// Filters as `tracing-subscriber` knows them, for what `-v` can't express.
+/// Targets and their levels (`leasehold=debug,warn`), for what `-v` can't express.
 const FILTER_VARIABLE: &str = "LEASEHOLD_LOG";
 
 /// Starts logging to stderr if `-v` was given, or `LEASEHOLD_LOG` is set. Fences of the library are
@@ -35,13 +36,18 @@ pub(crate) fn start(verbose: u8, numbers: Numbers) -> Outcome<()> {
             None => return Ok(()),
         },
     };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
+    let filter: Targets = filter.parse().map_err(|_| {
+        Failure::config(format!(
+            "{FILTER_VARIABLE} has no filter that can be read; write TARGET=LEVEL,… or a level, as in \
+             leasehold=debug"
+        ))
+    })?;
+    let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .fmt_fields(Fields { numbers })
         .without_time()
-        .with_writer(|| Line(Vec::new()))
-        .finish();
+        .with_writer(|| Line(Vec::new()));
+    let subscriber = tracing_subscriber::registry().with(filter).with(layer);
     // Nothing else in this process sets one.
     drop(tracing::subscriber::set_global_default(subscriber));
     Ok(())

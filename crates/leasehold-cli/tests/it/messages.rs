@@ -114,3 +114,15 @@ fn a_verbose_command_says_what_becomes_of_its_lock_on_redis() {
     let server = RedisServer::start();
     what_becomes_of_a_lock_is_said(&Site::at(server.url()));
 }
+
+#[test]
+fn a_filter_of_the_log_shows_what_it_names_and_is_refused_if_it_can_not_be_read() {
+    let site = Site::embedded();
+    let run = |filter: &str| {
+        finish(site.command(["run", "k", "--", "true"]).env("LEASEHOLD_LOG", filter))
+    };
+    let shown = run("leasehold::lock=debug,off").expect(0);
+    assert!(shown.stderr.contains("DEBUG leasehold::lock"), "{shown:?}");
+    assert_eq!(run("off").expect(0).stderr, "");
+    run("leasehold=loud").complains(78, "LEASEHOLD_LOG");
+}
