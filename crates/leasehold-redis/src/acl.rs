@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::address::{Address, Topology};
 #[cfg(feature = "interop")]
 use crate::interop::Layout;
-use crate::names::Names;
+use crate::topology::address::{Address, Topology};
+use crate::wire::names::Names;
 
 /// A feature that a user of a server may need.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

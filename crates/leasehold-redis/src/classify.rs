@@ -134,7 +134,7 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
                      itself"
                         .into()
                 }
-                _ if crate::alert::refuses_certificate(error) => {
+                _ if crate::connect::alert::refuses_certificate(error) => {
                     return Verdict::misconfigured(format!(
                         "the server refused the client certificate: {}; check certfile and keyfile \
                          in the store's URL",
@@ -142,7 +142,7 @@ pub(crate) fn io_error(error: &io::Error, stage: Stage) -> Verdict {
                     ))
                     .because(Reason::Certificate);
                 }
-                _ if crate::alert::wants_certificate(error) => {
+                _ if crate::connect::alert::wants_certificate(error) => {
                     return Verdict::misconfigured(
                         "the server requires a client certificate; name its files with certfile \
                          and keyfile in the store's URL",

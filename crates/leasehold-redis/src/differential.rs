@@ -34,10 +34,10 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use self::operation::{Home, Operation, Step, owner, sequence, waiter_that_asks_in_another_mode};
 use self::stored::Stored;
-use crate::call::Request;
-use crate::listen::first_in_line;
-use crate::request::Deadline;
+use crate::connect::listen::first_in_line;
 use crate::script::Scripts;
+use crate::script::call::Request;
+use crate::script::request::Deadline;
 use crate::store::RedisStore;
 
 const WITHIN: Duration = Duration::from_secs(20);

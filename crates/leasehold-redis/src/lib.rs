@@ -11,55 +11,23 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
 pub mod acl;
-mod address;
-mod addresses;
-mod alert;
-mod asking;
-mod borrowed;
-mod builder;
-mod call;
 mod classify;
-mod cluster;
-mod connection;
-mod credentials;
-mod dial;
+mod connect;
 #[cfg(test)]
 mod differential;
 mod doctor;
-mod forms;
 #[cfg(feature = "interop")]
 pub mod interop;
-mod listen;
-mod log;
-mod login;
-mod names;
-mod passwords;
-mod pause;
-mod pipe;
-mod raw;
-mod replication;
-mod reply;
-mod request;
-mod request_text;
-mod resp;
-mod role;
 mod script;
-mod sentinel;
-mod server_clock;
-mod slot;
-mod spelling;
 mod store;
-mod stored;
-mod tls;
-mod transport;
-mod unsent;
+mod topology;
+mod wire;
 
-pub use builder::RedisStoreBuilder;
-pub use credentials::{Credentials, CredentialsResult};
-pub use passwords::{Passwords, passwords_of, without_passwords};
+pub use connect::credentials::{Credentials, CredentialsResult};
+pub use connect::passwords::{Passwords, passwords_of, without_passwords};
 pub use store::RedisStore;
+pub use store::builder::RedisStoreBuilder;
 
 /// The client library, whose types are part of this crate's interface.
 pub use redis;

@@ -1,7 +1,9 @@
 //! The [`RedisStore`]: every operation of the lock table as one script on the server.
 
+pub(crate) mod builder;
 mod combine;
 mod list;
+pub(crate) mod log;
 mod queue;
 mod renewals;
 mod requests;
@@ -23,19 +25,19 @@ use leasehold_core::{
 use redis::Value;
 
 use self::queue::{Combiner, Kind};
-use crate::builder::{LinkSecurity, RedisStoreBuilder};
-use crate::call::Call;
-use crate::call::Request;
 use crate::classify::{Next, Verdict};
-use crate::listen::{self, GrantSource, Source};
-use crate::names::Names;
-use crate::replication::{Acquaintance, Age, Replication};
-use crate::reply;
-use crate::request::{Answer, Deadline, Delivery};
+use crate::connect::listen::{self, GrantSource, Source};
+use crate::connect::transport::Transport;
 use crate::script::Scripts;
-use crate::slot::slot_of;
-use crate::transport::Transport;
-use crate::unsent::Unsent;
+use crate::script::call::Call;
+use crate::script::call::Request;
+use crate::script::request::{Answer, Deadline, Delivery};
+use crate::script::unsent::Unsent;
+use crate::store::builder::{LinkSecurity, RedisStoreBuilder};
+use crate::topology::replication::{Acquaintance, Age, Replication};
+use crate::topology::slot::slot_of;
+use crate::wire::names::Names;
+use crate::wire::reply;
 
 /// Locks in a Redis or Valkey server, in one that sentinels fail over, or in a cluster.
 ///

@@ -28,10 +28,10 @@ use self::batches::Batch;
 use super::kept::{Kept, KeptLock};
 use super::operation::renewal_of_what_it_hands_over;
 use super::*;
-use crate::call::Body;
 use crate::classify::Verdict;
-use crate::request::{Answer, Stamp};
-use crate::transport::Transport;
+use crate::connect::transport::Transport;
+use crate::script::call::Body;
+use crate::script::request::{Answer, Stamp};
 
 /// Longer than anything in a sequence lasts.
 const ALL_OVER_US: u64 = 60_000_000;

@@ -10,8 +10,8 @@ use redis::Value;
 use serde_json::Value as Json;
 
 use super::World;
-use crate::forms::{Pack as _, Packed, Shape};
-use crate::stored::{self, Holder, Waiter};
+use crate::wire::forms::{Pack as _, Packed, Shape};
+use crate::wire::stored::{self, Holder, Waiter};
 
 /// The stored data, and when the key expires.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use leasehold_core::doctor::{CLOCK, Finding, IDENTITY, PERSISTENCE, Severity};
 
 use super::facts::{Facts, Product, word};
 use super::room;
-use crate::builder::LinkSecurity;
-use crate::replication::Replication;
+use crate::store::builder::LinkSecurity;
+use crate::topology::replication::Replication;
 
 /// The oldest versions that pass the conformance suite.
 const REDIS_MIN: [u32; 2] = [6, 2];

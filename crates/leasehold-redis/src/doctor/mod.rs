@@ -25,13 +25,13 @@ use tokio::time::Instant;
 use self::facts::{Facts, SETTINGS};
 use self::judge::ClockReading;
 use self::rights::{Lacking, Spare};
-use crate::call::{Body, Request};
 use crate::classify::{Next, Verdict};
-use crate::replication::{Age, Replication};
-use crate::request::{Deadline, Delivery};
-use crate::slot::slot_of;
+use crate::connect::transport::{Part, Transport};
+use crate::script::call::{Body, Request};
+use crate::script::request::{Deadline, Delivery};
 use crate::store::RedisStore;
-use crate::transport::{Part, Transport};
+use crate::topology::replication::{Age, Replication};
+use crate::topology::slot::slot_of;
 
 /// How often the clock is read; the quickest answer counts.
 const CLOCK_SAMPLES: u32 = 5;

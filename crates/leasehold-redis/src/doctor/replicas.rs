@@ -4,7 +4,7 @@ use leasehold_core::doctor::{Finding, Severity};
 
 use super::facts::{Facts, word};
 use super::judge::{self, CLOCK_OFF, ClockReading, rough};
-use crate::replication::Replication;
+use crate::topology::replication::Replication;
 
 /// How many replicas of one server are examined.
 pub(super) const LOOKED_AT_MAX: usize = 16;

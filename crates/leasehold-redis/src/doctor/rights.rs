@@ -12,7 +12,7 @@ use redis::Cmd;
 use super::facts::word;
 use crate::acl::{self, Feature};
 use crate::classify::Lack;
-use crate::names::Names;
+use crate::wire::names::Names;
 
 /// An unused lock and channel.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use leasehold_core::doctor::{Finding, Severity};
 use redis::Value;
 
 use super::rights::Spare;
-use crate::forms::{FAR, Pack as _};
-use crate::request::Deadline;
+use crate::connect::transport::Transport;
 use crate::script::Script;
+use crate::script::request::Deadline;
 use crate::store::RedisStore;
-use crate::transport::Transport;
+use crate::wire::forms::{FAR, Pack as _};
 
 static REPACK: LazyLock<Script> =
     LazyLock::new(|| Script::without_comments(include_str!("../scripts/repack.lua")));

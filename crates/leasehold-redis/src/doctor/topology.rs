@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_core::doctor::{Finding, Severity};
 use leasehold_core::escape;
 
-use crate::addresses::{Heard, apart};
-use crate::sentinel::Said;
-use crate::sentinel::deployment::{Answer, deployments, newest, twins, voters};
+use crate::topology::addresses::{Heard, apart};
+use crate::topology::sentinel::Said;
+use crate::topology::sentinel::deployment::{Answer, deployments, newest, twins, voters};
 
 /// How many slots or sentinels a finding names.
 const NAMED_MAX: usize = 4;
@@ -278,9 +278,9 @@ fn of_two_deployments(named: usize, most: &[Answer<'_>], strangers: &[Answer<'_>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Endpoint;
     use crate::classify::Verdict;
-    use crate::sentinel::Found;
+    use crate::topology::address::Endpoint;
+    use crate::topology::sentinel::Found;
 
     #[test]
     fn only_a_nodes_own_word_says_which_slots_are_half_moved() {

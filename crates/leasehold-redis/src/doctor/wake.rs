@@ -8,13 +8,13 @@ use tokio::time::timeout_at;
 
 use super::facts::word;
 use super::rights::{Lacking, Spare};
-use crate::asking::publish;
-use crate::call::{Body, Request};
 use crate::classify::Lack;
-use crate::listen::first_in_line;
-use crate::request::{Deadline, Delivery};
+use crate::connect::listen::first_in_line;
+use crate::script::asking::publish;
+use crate::script::call::{Body, Request};
+use crate::script::request::{Deadline, Delivery};
+use crate::script::unsent::Messages;
 use crate::store::RedisStore;
-use crate::unsent::Messages;
 
 /// A number that waiters never have: clients count theirs from 0.
 const TICKET: u64 = u64::MAX;

@@ -31,9 +31,9 @@ use self::native::Native;
 use self::requests::{Answered, Requests};
 use self::tracking::Servers;
 use self::watch::Watches;
-use crate::call::Call;
-use crate::listen::Source;
-use crate::request::{Deadline, Delivery};
+use crate::connect::listen::Source;
+use crate::script::call::Call;
+use crate::script::request::{Deadline, Delivery};
 use crate::store::RedisStore;
 
 /// How long a lock without expiry counts as held.

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use leasehold_core::Effect;
 use redis::{Cmd, Value};
 
-use crate::call::Call;
-use crate::call::{Body, Request};
 use crate::classify::{Next, Verdict};
-use crate::request::{Answer, Deadline, Delivery};
-use crate::transport::Transport;
+use crate::connect::transport::Transport;
+use crate::script::call::Call;
+use crate::script::call::{Body, Request};
+use crate::script::request::{Answer, Deadline, Delivery};
 
 /// Which command the server has, according to the tries so far.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use leasehold_core::{AcquireRequest, Error, ErrorKind, Key, RenewRequest, Result
 use redis::Value;
 
 use super::layout::{Layout, Shape, Signal};
-use crate::call::Call;
 use crate::script::Script;
+use crate::script::call::Call;
 
 /// The scripts of each type of value.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use tokio::time::{sleep, timeout};
 
 use super::layout::Shape;
 use super::watch::{Seen, Watches};
-use crate::access::{Access, Tracking};
-use crate::address::Endpoint;
 use crate::classify::Verdict;
-use crate::pause::pause_after;
+use crate::connect::access::{Access, Tracking};
+use crate::connect::pause::pause_after;
+use crate::topology::address::Endpoint;
 
 /// How often an idle connection gets a request for a sign of life, and how long the answer may
 /// take.

@@ -19,11 +19,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::tracker::{Place, Report, TrackedKeys, Tracker};
 use super::watch::Watches;
-use crate::access::Access;
 use crate::classify::Verdict;
-use crate::cluster::{Cluster, Map};
-use crate::listen::QUEUE_MAX;
-use crate::request::{Deadline, here};
+use crate::connect::access::Access;
+use crate::connect::listen::QUEUE_MAX;
+use crate::script::request::{Deadline, here};
+use crate::topology::cluster::{Cluster, Map};
 
 /// When a key without a known node is looked up again.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -25,13 +25,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::queue::{Item, Kind, Queue, Told, lock};
-use crate::call::Call;
 use crate::classify::Verdict;
-use crate::connection::lane_of;
-use crate::reply;
-use crate::request::{Answer, Deadline, Delivery};
-use crate::request_text::RequestText;
-use crate::slot::slot_of;
+use crate::connect::connection::lane_of;
+use crate::script::call::Call;
+use crate::script::request::{Answer, Deadline, Delivery};
+use crate::topology::slot::slot_of;
+use crate::wire::reply;
+use crate::wire::request_text::RequestText;
 
 /// Script calls that are under way at a time, for one runtime. With fewer of them a request waits
 /// longer for its turn where the server is far away; with more of them each holds fewer requests.

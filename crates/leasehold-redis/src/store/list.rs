@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use leasehold_core::{Error, ErrorKind, Key, ListRequest, Listing, LockInfo, Result};
 
 use super::RedisStore;
-use crate::call::Request;
 use crate::classify::Verdict;
-use crate::reply;
-use crate::request::{Deadline, Delivery};
-use crate::transport::Transport;
+use crate::connect::transport::Transport;
+use crate::script::call::Request;
+use crate::script::request::{Deadline, Delivery};
+use crate::wire::reply;
 
 /// Names that one `SCAN` looks at, and locks that one pipeline describes.
 const SCAN_COUNT: usize = 512;

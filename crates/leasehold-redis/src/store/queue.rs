@@ -7,8 +7,8 @@ use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use crate::classify::Verdict;
-use crate::request::{Answer, Deadline, Delivery};
-use crate::request_text::RequestText;
+use crate::script::request::{Answer, Deadline, Delivery};
+use crate::wire::request_text::RequestText;
 
 /// How many requests a script call holds if few wait. The server then carries some out while
 /// callers of others get their answers.

@@ -10,9 +10,9 @@ use tokio::time::timeout;
 
 use super::RedisStore;
 use crate::classify::{Next, Verdict};
-use crate::reply;
-use crate::request::{Answer, Deadline, Delivery};
-use crate::slot::slot_of;
+use crate::script::request::{Answer, Deadline, Delivery};
+use crate::topology::slot::slot_of;
+use crate::wire::reply;
 
 /// How many locks one script renews: they occupy a server for less than 0.1 ms.
 const RENEW_CHUNK: usize = 20;

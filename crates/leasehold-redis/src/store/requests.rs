@@ -11,13 +11,13 @@ use leasehold_core::{
 };
 
 use super::RedisStore;
-use crate::call::Call;
-use crate::forms::{FAR, Pack as _};
-use crate::names::{asker, label_into};
-use crate::reply::Asked;
-use crate::request_text::RequestText;
 use crate::script::Script;
-use crate::spelling::unix_parts;
+use crate::script::call::Call;
+use crate::wire::forms::{FAR, Pack as _};
+use crate::wire::names::{asker, label_into};
+use crate::wire::reply::Asked;
+use crate::wire::request_text::RequestText;
+use crate::wire::spelling::unix_parts;
 
 /// The bytes for each lock of an acquisition: its token, and the number of the argument that says
 /// what is wanted.

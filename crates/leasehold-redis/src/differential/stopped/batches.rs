@@ -8,11 +8,11 @@ use proptest::collection::vec;
 use proptest::sample::select;
 
 use super::*;
-use crate::call::Call;
 use crate::differential::operation::{Ending, Renewal, Taking, ending, renewal, step, taking};
-use crate::reply;
-use crate::request::Delivery;
-use crate::request_text::RequestText;
+use crate::script::call::Call;
+use crate::script::request::Delivery;
+use crate::wire::reply;
+use crate::wire::request_text::RequestText;
 
 /// The number of locks.
 const LOCKS: usize = 3;
