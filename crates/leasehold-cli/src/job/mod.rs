@@ -32,7 +32,7 @@ use crate::job::conditions::Conditions;
 pub(crate) use crate::job::ending::Ending;
 use crate::job::page::Page;
 use crate::job::start::Plan;
-use crate::job::supervise::{Supervisor, Verdict};
+use crate::job::supervise::{Stage, Supervisor, Verdict};
 use crate::job::terminal::Terminal;
 use crate::job::watchdog::Dismissed;
 use crate::lease_file::{self, LEASE_VARIABLE};
@@ -241,18 +241,15 @@ impl<'a> Runner<'a> {
                     terminal,
                     has_terminal: given.is_some(),
                     stop_asked: false,
-                    end_asked: false,
-                    is_cut_off: false,
                     until_all_end: self.job.until_all_end,
                     is_patient: self.is_patient,
+                    stage: Stage::Holding,
+                    end_asked: None,
                     asks: None,
-                    was_killed: false,
-                    interrupted: false,
                     asked,
                     on_ask: self.job.on_ask,
-                    loss_told: false,
+                    loss: None,
                     grace: self.grace,
-                    overtime: false,
                 };
                 // Where the renewals are: this thread may be held up by a terminal.
                 let (teller, told) = (watchdog, leases.clone());

@@ -57,35 +57,28 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) has_terminal: bool,
     /// Whether a signal stops this process, which then stops after the command.
     pub(crate) stop_asked: bool,
-    /// Whether the command got a signal to end.
-    pub(crate) end_asked: bool,
-    /// Whether a signal from elsewhere has ended its first process.
-    pub(crate) is_cut_off: bool,
     /// Whether the command ends only with the last of what it has started.
     pub(crate) until_all_end: bool,
     /// Whether what can't be killed is waited for, for as long as it takes.
     pub(crate) is_patient: bool,
+    pub(crate) stage: Stage,
+    /// What the whole command has to end for, while its lock is held.
+    pub(crate) end_asked: Option<Cause>,
     /// The signal for orphans, and whether the group gets it too.
     pub(crate) asks: Option<(libc::c_int, bool)>,
-    /// Whether that was by a signal to leasehold.
-    pub(crate) interrupted: bool,
     /// A release request, as a sentence.
     pub(crate) asked: oneshot::Receiver<String>,
     /// The signal for the command then.
     pub(crate) on_ask: Option<libc::c_int>,
-    /// Whether the loss of the lock was reported.
-    pub(crate) loss_told: bool,
+    /// The loss of the lock, once it was reported.
+    pub(crate) loss: Option<Loss>,
     /// The time between the news of a loss and the deadline.
     pub(crate) grace: Duration,
-    /// Whether the loss is the end of the longest hold.
-    pub(crate) overtime: bool,
-    /// Whether it was killed from here.
-    pub(crate) was_killed: bool,
 }
 
-/// How the end of a command whose lock is lost goes on.
+/// How far the end of a command is that loses its lock, or does not end when asked.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+pub(crate) enum Stage {
     Holding,
     Terminated {
         kill_at: Instant,
@@ -94,6 +87,21 @@ enum Stage {
     Killed {
         give_up_at: Option<Instant>,
     },
+}
+
+/// Why a command has to end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Cause {
+    /// A signal to leasehold.
+    Signal,
+    /// A release request.
+    Request,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss {
+    /// Whether it is the end of the longest hold.
+    overtime: bool,
 }
 
 impl Supervisor<'_> {
@@ -105,7 +113,6 @@ impl Supervisor<'_> {
     /// message says so, and a second signal kills it. After a signal from elsewhere the rest is
     /// killed then. After a loss all of it is dead first.
     pub(crate) async fn watch(mut self) -> Verdict {
-        let mut stage = Stage::Holding;
         let mut ended = None;
         let mut keyboard = None;
         let mut tell_of_rest_at = None;
@@ -113,42 +120,38 @@ impl Supervisor<'_> {
         let mut may_be_asked = true;
         let mut look = LOOK_FIRST;
         loop {
-            let is_left_alone = matches!(stage, Stage::Holding)
-                && !self.end_asked
-                && !self.is_cut_off
-                && !self.until_all_end
-                && keyboard.is_none();
+            let is_ending = self.asks.is_some() || !self.is_holding();
+            let is_left_alone = !is_ending && !self.until_all_end;
             if ended.is_some() && (is_left_alone || self.child.is_all_gone()) {
                 return self.verdict(ended, keyboard, false);
             }
             let leases = self.leases;
-            let next = match stage {
+            let next = match self.stage {
                 Stage::Holding => None,
                 Stage::Terminated { kill_at } => Some(kill_at),
                 Stage::Killed { give_up_at } => give_up_at,
             };
-            let is_ending = self.asks.is_some() || !matches!(stage, Stage::Holding);
             tokio::select! {
                 biased;
-                () = leases.lost(), if next.is_none() && !self.loss_told => {
-                    stage = self.lost(stage);
+                () = leases.lost(), if next.is_none() && self.loss.is_none() => {
+                    self.lost();
                     look = LOOK_FIRST;
                 }
-                () = until(next) => match stage {
+                () = until(next) => match self.stage {
                     Stage::Killed { .. } if self.is_patient => {
                         output::message(
                             "a part of the command can't be killed (it belongs to another user, or \
                              waits for a device); nothing is started until it ends",
                         );
-                        stage = Stage::Killed { give_up_at: None };
+                        self.stage = Stage::Killed { give_up_at: None };
                     }
                     Stage::Killed { .. } => return self.verdict(ended, keyboard, true),
-                    Stage::Holding | Stage::Terminated { .. } => stage = self.kill(),
+                    Stage::Holding | Stage::Terminated { .. } => self.kill(),
                 },
                 () = until(kill_rest_at), if kill_rest_at.is_some() => {
                     kill_rest_at = None;
-                    if matches!(stage, Stage::Holding) {
-                        stage = self.kill();
+                    if self.is_holding() {
+                        self.kill();
                     }
                 }
                 event = self.child.event() => match event {
@@ -164,8 +167,8 @@ impl Supervisor<'_> {
                                 terminal.take_back(Some(self.child.pid()));
                                 self.has_terminal = false;
                             }
-                        } else if let (Ending::Killed(signal), Stage::Holding, false) =
-                            (ending, stage, self.end_asked)
+                        } else if let (Ending::Killed(signal), Stage::Holding, None) =
+                            (ending, self.stage, self.end_asked)
                         {
                             self.cut_off(signal);
                             tell_of_rest_at = None;
@@ -176,23 +179,21 @@ impl Supervisor<'_> {
                 },
                 () = until(tell_of_rest_at), if tell_of_rest_at.is_some() => {
                     tell_of_rest_at = None;
-                    if matches!(stage, Stage::Holding) {
-                        self.tell_of_rest(keyboard.is_some());
+                    if self.is_holding() && self.asks.is_some() {
+                        self.tell_of_rest();
                     }
                 }
-                signal = self.signals.next() => match stage {
-                    Stage::Holding
-                        if ended.is_some()
-                            && signals::is_fatal(signal)
-                            && (self.end_asked || self.is_cut_off || keyboard.is_some()) =>
-                    {
-                        stage = self.kill();
+                signal = self.signals.next() => {
+                    let again = ended.is_some() && self.is_holding() && self.asks.is_some();
+                    if again && signals::is_fatal(signal) {
+                        self.kill();
+                    } else {
+                        self.forward(signal);
                     }
-                    _ => self.forward(signal),
-                },
+                }
                 asked = &mut self.asked, if may_be_asked => {
                     may_be_asked = false;
-                    if let (Ok(asked), Stage::Holding) = (asked, stage) {
+                    if let (Ok(asked), Stage::Holding) = (asked, self.stage) {
                         self.let_go(&asked);
                     }
                 },
@@ -202,17 +203,24 @@ impl Supervisor<'_> {
                     if let Some((signal, group)) = self.asks {
                         self.child.ask_the_parentless(signal, group);
                     }
-                    if ended.is_some() || matches!(stage, Stage::Killed { .. }) {
-                        self.child.look_for_rest(matches!(stage, Stage::Killed { .. }));
+                    if ended.is_some() || self.was_killed() {
+                        self.child.look_for_rest(self.was_killed());
                     }
                 }
             }
         }
     }
 
+    const fn is_holding(&self) -> bool {
+        matches!(self.stage, Stage::Holding)
+    }
+
+    const fn was_killed(&self) -> bool {
+        matches!(self.stage, Stage::Killed { .. })
+    }
+
     /// A signal from elsewhere has ended the first process.
     fn cut_off(&mut self, signal: libc::c_int) {
-        self.is_cut_off = true;
         self.asks = Some((libc::SIGTERM, true));
         let rest = if self.child.is_all_gone() {
             ""
@@ -227,14 +235,12 @@ impl Supervisor<'_> {
     }
 
     /// What is left takes its time.
-    fn tell_of_rest(&self, by_a_key: bool) {
+    fn tell_of_rest(&self) {
         let refused = if self.child.is_refused { ", which belongs to another user," } else { "" };
-        if self.end_asked || by_a_key {
-            output::message(&format!(
-                "the command has ended, but a part of it{refused} runs on and keeps the lock; the \
-                 same signal again kills it",
-            ));
-        }
+        output::message(&format!(
+            "the command has ended, but a part of it{refused} runs on and keeps the lock; the \
+             same signal again kills it",
+        ));
     }
 
     /// How long what gets TERM has until it gets KILL.
@@ -244,13 +250,20 @@ impl Supervisor<'_> {
     }
 
     /// The lock is lost.
-    fn lost(&mut self, stage: Stage) -> Stage {
-        if let Stage::Killed { .. } = stage {
-            let patience = self.leases.until_deadline().max(DEAD_WITHIN);
+    fn lost(&mut self) {
+        if self.was_killed() {
+            self.stage = Stage::Killed { give_up_at: Some(self.dead_by()) };
             self.tell_of_loss("");
-            return Stage::Killed { give_up_at: Some(Instant::now() + patience) };
+            return;
         }
-        self.terminate()
+        self.ask_to_end(libc::SIGTERM);
+        self.stage = Stage::Terminated { kill_at: Instant::now() + self.patience() };
+        self.tell_of_loss("; the command is stopped");
+    }
+
+    /// When the wait for what has survived KILL ends.
+    fn dead_by(&self) -> Instant {
+        Instant::now() + self.leases.until_deadline().max(DEAD_WITHIN)
     }
 
     /// The signal of which the command died, if a key sent it to it alone. Had it come from
@@ -258,7 +271,7 @@ impl Supervisor<'_> {
     fn keyboard(&self, ending: Ending) -> Option<u8> {
         match ending {
             Ending::Killed(signal @ (libc::SIGINT | libc::SIGQUIT))
-                if self.has_terminal && !self.end_asked =>
+                if self.has_terminal && self.end_asked.is_none() =>
             {
                 Some(signals::number(signal))
             }
@@ -270,10 +283,10 @@ impl Supervisor<'_> {
         let late = ending == Some(Ending::Killed(libc::SIGKILL))
             && self.child.watchdog().may_have_killed();
         let covered = ending.is_some() && !survived && self.leases.is_held() && !late;
-        if !covered && !self.loss_told {
+        if !covered && self.loss.is_none() {
             self.tell_of_loss("");
         }
-        if self.was_killed && !survived {
+        if self.was_killed() && !survived {
             output::message(
                 "the command did not end in time and was killed; check its last writes",
             );
@@ -283,21 +296,20 @@ impl Supervisor<'_> {
             survived,
             covered,
             keyboard,
-            interrupted: self.interrupted,
-            overtime: self.overtime,
+            interrupted: self.end_asked == Some(Cause::Signal),
+            overtime: self.loss.is_some_and(|loss| loss.overtime),
         }
     }
 
     /// Tells of the loss, and of what follows.
     fn tell_of_loss(&mut self, then: &str) {
-        self.loss_told = true;
         if self.leases.is_held() {
             output::message(&format!(
                 "lost {}: leasehold was delayed until the lease expired; the command is stopped",
                 self.leases.names()
             ));
         }
-        self.overtime = self.leases.tell_of_losses(then);
+        self.loss = Some(Loss { overtime: self.leases.tell_of_losses(then) });
     }
 
     /// Handles a release request.
@@ -309,18 +321,10 @@ impl Supervisor<'_> {
         output::message(&format!("{asked}; the command gets {}", signals::name(signal)));
         if signals::is_fatal(signal) || signal == libc::SIGKILL {
             self.ask_to_end(signal);
-            self.end_asked = true;
+            self.end_asked.get_or_insert(Cause::Request);
         } else {
             self.signal(signal);
         }
-    }
-
-    /// The lock is lost: asks the command to end.
-    fn terminate(&mut self) -> Stage {
-        self.ask_to_end(libc::SIGTERM);
-        let kill_at = Instant::now() + self.patience();
-        self.tell_of_loss("; the command is stopped");
-        Stage::Terminated { kill_at }
     }
 
     /// Asks everything that the command has started to end.
@@ -334,21 +338,17 @@ impl Supervisor<'_> {
         self.child.ask_the_parentless(signal, group);
     }
 
-    fn kill(&mut self) -> Stage {
+    fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.child.look_for_rest(true);
-        self.was_killed = true;
-        if self.leases.is_held() {
-            if self.child.is_refused {
-                output::message(
-                    "a part of the command belongs to another user and can't be stopped; the lock \
-                     is kept until it ends",
-                );
-            }
-            return Stage::Killed { give_up_at: None };
+        let is_held = self.leases.is_held();
+        self.stage = Stage::Killed { give_up_at: (!is_held).then(|| self.dead_by()) };
+        if is_held && self.child.is_refused {
+            output::message(
+                "a part of the command belongs to another user and can't be stopped; the lock is \
+                 kept until it ends",
+            );
         }
-        let patience = self.leases.until_deadline().max(DEAD_WITHIN);
-        Stage::Killed { give_up_at: Some(Instant::now() + patience) }
     }
 
     fn signal(&self, signal: libc::c_int) {
@@ -368,8 +368,7 @@ impl Supervisor<'_> {
             libc::SIGCHLD => child::reap_orphans(self.child),
             _ if signals::is_own(signal) => {}
             _ if signals::is_fatal(signal) => {
-                self.end_asked = true;
-                self.interrupted = true;
+                self.end_asked = Some(Cause::Signal);
                 self.ask_to_end(signal);
             }
             _ => self.signal(signal),
