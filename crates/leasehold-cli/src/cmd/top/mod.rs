@@ -10,8 +10,8 @@ mod view;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use leasehold::{Client, Key, Listing, LockInfo};
-use ratatui::crossterm::event::Event;
+use leasehold::{Client, Fence, Key, Listing, LockInfo};
+use ratatui::crossterm::event::Event as Input;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -35,13 +35,17 @@ use crate::signals::{Signals, number};
 /// listing.
 const LOOKS_PER_LISTING: u32 = 5;
 
-/// What was learned of the store.
 #[derive(Debug)]
-enum News {
+enum Event {
+    /// Time to look at the store again.
+    Tick,
+    /// A listing takes longer than expected.
+    Late,
+    Key(Action),
     Listed(leasehold::Result<Listing>, Duration),
     /// Some locks; unused ones are `None`.
     Looked(Vec<(Key, Option<LockInfo>)>),
-    /// The outcome of a force-release, and the lock after it.
+    /// The outcome of a force-release.
     Released(String),
     Failed(String),
 }
@@ -93,7 +97,7 @@ async fn watch(
     signals: &mut Signals,
 ) -> Outcome {
     let mut keys = screen::keys();
-    let (news_to, mut news) = mpsc::channel(8);
+    let (answer_to, mut answers) = mpsc::channel(8);
     let mut asking = JoinSet::new();
     let mut list_at = Instant::now();
     let mut listings = Listings::default();
@@ -105,87 +109,89 @@ async fn watch(
         let draw =
             screen.draw(|frame| view::draw(frame, &mut model, client.location(), Instant::now()));
         draw.map_err(|error| output::not_written(&error))?;
-        tokio::select! {
-            signal = signals.next_fatal() => return Err(Failure::silent(Exit::Signal(number(signal)))),
-            // One question at a time: a store that is slow is not to be asked more for it.
-            _ = tick.tick(), if asking.is_empty() => {
-                let now = Instant::now();
-                if now >= list_at {
-                    // Until the answer says when.
-                    list_at = now + every * LOOKS_PER_LISTING;
-                    late_at = now.checked_add(listings.late_after());
-                    asking.spawn(list(client.clone(), prefix.to_owned(), news_to.clone()));
-                } else {
-                    asking.spawn(look(client.clone(), model.visible(), news_to.clone()));
-                }
+        let event = tokio::select! {
+            signal = signals.next_fatal() => {
+                return Err(Failure::silent(Exit::Signal(number(signal))));
             }
-            Some(_) = asking.join_next(), if !asking.is_empty() => {}
-            () = until(late_at) => {
+            // One question at a time: a store that is slow is not to be asked more for it.
+            _ = tick.tick(), if asking.is_empty() => Event::Tick,
+            Some(_) = asking.join_next(), if !asking.is_empty() => continue,
+            () = until(late_at) => Event::Late,
+            Some(answer) = answers.recv() => answer,
+            input = keys.recv() => match input {
+                // The terminal is gone.
+                None => return Ok(Exit::Success),
+                Some(Input::Key(key)) => Event::Key(model.key(key)),
+                Some(_) => continue,
+            },
+        };
+        let now = Instant::now();
+        match event {
+            Event::Tick if now >= list_at => {
+                // Until the answer says when.
+                list_at = now + every * LOOKS_PER_LISTING;
+                late_at = now.checked_add(listings.late_after());
+                asking.spawn(list(client.clone(), prefix.to_owned(), answer_to.clone()));
+            }
+            Event::Tick => {
+                asking.spawn(look(client.clone(), model.visible(), answer_to.clone()));
+            }
+            Event::Late => {
                 late_at = None;
                 let why = late(client.location(), listings.late_after());
                 model.told(format!("{}; trying again", chain(&why)));
             }
-            Some(told) = news.recv() => match told {
-                News::Listed(Ok(listing), took) => {
-                    let now = Instant::now();
-                    late_at = None;
-                    listings.done(took);
-                    list_at = now + (every * LOOKS_PER_LISTING).max(listings.apart());
-                    model.listed(listing, now);
-                }
-                News::Listed(Err(error), _) => {
-                    late_at = None;
-                    list_at = Instant::now() + every;
-                    model.told(format!("{}; trying again", chain(&error)));
-                }
-                News::Looked(locks) => model.looked(locks, Instant::now()),
-                News::Released(text) => {
-                    list_at = Instant::now();
-                    model.told(text);
-                }
-                News::Failed(text) => model.told(text),
-            },
-            event = keys.recv() => match event {
-                // The terminal is gone.
-                None => return Ok(Exit::Success),
-                Some(Event::Key(key)) => match model.key(key) {
-                    Action::None => {}
-                    Action::Quit => return Ok(Exit::Success),
-                    Action::Suspend => {
-                        screen = screen
-                            .suspend()
-                            .map_err(|error| Failure::system("use the terminal", &error))?;
-                    }
-                    Action::Release(key, fence) => {
-                        model.told(format!("force-releasing \"{key}\""));
-                        let (client, news_to) = (client.clone(), news_to.clone());
-                        tokio::spawn(async move {
-                            let text = match client.force_release(&key, fence).await {
-                                Ok(done) => News::Released(match why_not(&done) {
-                                    None => format!("force-released \"{key}\" (fence {fence})"),
-                                    Some(why) => format!("\"{key}\": {why}"),
-                                }),
-                                Err(error) => News::Failed(chain(&error)),
-                            };
-                            // Nobody listens any more at the end.
-                            news_to.send(text).await.ok();
-                        });
-                    }
-                },
-                Some(_) => {}
-            },
+            Event::Listed(Ok(listing), took) => {
+                late_at = None;
+                listings.done(took);
+                list_at = now + (every * LOOKS_PER_LISTING).max(listings.apart());
+                model.listed(listing, now);
+            }
+            Event::Listed(Err(error), _) => {
+                late_at = None;
+                list_at = now + every;
+                model.told(format!("{}; trying again", chain(&error)));
+            }
+            Event::Looked(locks) => model.looked(locks, now),
+            Event::Released(text) => {
+                list_at = now;
+                model.told(text);
+            }
+            Event::Failed(text) => model.told(text),
+            Event::Key(Action::None) => {}
+            Event::Key(Action::Quit) => return Ok(Exit::Success),
+            Event::Key(Action::Suspend) => {
+                let suspended = screen.suspend();
+                screen = suspended.map_err(|error| Failure::system("use the terminal", &error))?;
+            }
+            Event::Key(Action::Release(key, fence)) => {
+                model.told(format!("force-releasing \"{key}\""));
+                tokio::spawn(force_release(client.clone(), key, fence, answer_to.clone()));
+            }
         }
     }
 }
 
-async fn list(client: Client, prefix: String, news: mpsc::Sender<News>) {
+async fn force_release(client: Client, key: Key, fence: Fence, answer_to: mpsc::Sender<Event>) {
+    let outcome = match client.force_release(&key, fence).await {
+        Ok(done) => Event::Released(match why_not(&done) {
+            None => format!("force-released \"{key}\" (fence {fence})"),
+            Some(why) => format!("\"{key}\": {why}"),
+        }),
+        Err(error) => Event::Failed(chain(&error)),
+    };
+    // Nobody listens any more at the end.
+    answer_to.send(outcome).await.ok();
+}
+
+async fn list(client: Client, prefix: String, answer_to: mpsc::Sender<Event>) {
     let begun = Instant::now();
     let listing = client.list(&prefix).await;
-    news.send(News::Listed(listing, begun.elapsed())).await.ok();
+    answer_to.send(Event::Listed(listing, begun.elapsed())).await.ok();
 }
 
 /// Asks for the locks that are on the screen, all at once.
-async fn look(client: Client, keys: Vec<Key>, news: mpsc::Sender<News>) {
+async fn look(client: Client, keys: Vec<Key>, answer_to: mpsc::Sender<Event>) {
     let mut asked = JoinSet::new();
     for key in keys {
         let client = client.clone();
@@ -199,10 +205,13 @@ async fn look(client: Client, keys: Vec<Key>, news: mpsc::Sender<News>) {
         match info {
             Ok(info) => locks.push((key, info)),
             Err(error) => {
-                news.send(News::Failed(format!("{}; trying again", chain(&error)))).await.ok();
+                answer_to
+                    .send(Event::Failed(format!("{}; trying again", chain(&error))))
+                    .await
+                    .ok();
                 return;
             }
         }
     }
-    news.send(News::Looked(locks)).await.ok();
+    answer_to.send(Event::Looked(locks)).await.ok();
 }
