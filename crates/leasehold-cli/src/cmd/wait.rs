@@ -22,7 +22,8 @@ use crate::signals::unless_interrupted;
 /// Pauses between two looks: short at first, for locks that are held briefly.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// For how long a store may be away that a wait without a limit looks at.
+/// How long a wait without a limit rides out an outage of the store, as in the library. A longer
+/// `--retry-store` counts instead.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
@@ -43,6 +44,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
         return free();
     }
     let answer_by = context.answer_by(limit, begun);
+    let patience = patience(context.settings.retry_store());
     let watching = async {
         // Not to wait for the lock is not to have no time to ask for it.
         let connecting = context.connect_as(None, false, limit.filter(|limit| !limit.is_zero()));
@@ -90,7 +92,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                     earliest
                 }
                 Err(Refusal::Error(error)) if error.is_retryable() && !is_over => {
-                    if until.is_none() && now.duration_since(answered) >= OUTAGE_MAX {
+                    if until.is_none() && now.duration_since(answered) >= patience {
                         return Err(error.into());
                     }
                     if is_told {
@@ -115,6 +117,10 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
         }
     });
     watched.await?
+}
+
+fn patience(retry_store: Option<Duration>) -> Duration {
+    retry_store.unwrap_or_default().max(OUTAGE_MAX)
 }
 
 /// Why a look did not tell.
@@ -190,4 +196,16 @@ fn taken_for(info: &LockInfo, args: &Wait) -> Option<Duration> {
     };
     let closed = info.closed_for.filter(|left| !left.is_zero());
     held.max(closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_ridden_out_for_as_long_as_in_a_wait_of_the_library() {
+        assert_eq!(patience(None), OUTAGE_MAX);
+        assert_eq!(patience(Some(Duration::from_secs(1))), OUTAGE_MAX);
+        assert_eq!(patience(Some(Duration::from_secs(300))), Duration::from_secs(300));
+    }
 }
