@@ -4,7 +4,8 @@
 //! an argument. It has these parts:
 //!
 //! - the words: [`Key`], [`Token`], [`Ttl`] and the fencing token ([`Fence`]);
-//! - the arithmetic of a lease on its holder's clock ([`LeaseState`]);
+//! - the arithmetic of a lease on its holder's clock ([`LeaseState`]), and the machine of a held
+//!   lease ([`LeaseMachine`]);
 //! - the retry strategies ([`retry`]);
 //! - the lock table, which defines each operation ([`table`]);
 //! - the [`Store`] trait for stores, and the findings of an examination of one ([`doctor`]).
@@ -27,6 +28,7 @@ mod key;
 mod label;
 mod lease;
 pub mod length;
+mod machine;
 #[cfg(leasehold_planted)]
 pub mod planted;
 pub mod proof;
@@ -44,6 +46,10 @@ pub use fence::{Fence, FenceBlock};
 pub use key::{IntoKey, Key};
 pub use label::{Metadata, OwnerName};
 pub use lease::{LeaseState, LeaseStatus, margin};
+pub use machine::{
+    Actions, Admission, Due, Ended, HoldTerms, Lasting, LeaseMachine, LengthChange, LossReason,
+    Lost, Relay, Renewal,
+};
 pub use reason::Reason;
 pub use store::{
     Acquire, AcquireAll, AcquireRequest, Already, Ask, AskRequest, Bond, BoxFuture, Busy, Call,
