@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use leasehold_core::LossReason;
 use leasehold_core::{Fence, Key, Reason};
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -78,32 +79,6 @@ impl LockEventKind {
             Self::Released { .. } => "released",
             Self::Lost { .. } => "lost",
             Self::Forced => "forced",
-        }
-    }
-}
-
-/// Why a lease was lost.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// The store says that it is not held: it was force-released, or the store has forgotten it, or
-    /// the store's directory was moved or removed.
-    Refuted,
-    /// It expired before a renewal was answered.
-    Expired,
-    /// It was held for as long as it may be
-    /// ([`LockOptions::max_hold`](crate::LockOptions::max_hold)).
-    MaxHold,
-}
-
-impl LossReason {
-    /// One word that means the same in every version: `refuted`, `expired` or `max_hold`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Refuted => "refuted",
-            Self::Expired => "expired",
-            Self::MaxHold => "max_hold",
         }
     }
 }

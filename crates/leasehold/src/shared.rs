@@ -33,7 +33,7 @@ pub(crate) struct Inner {
     pub(crate) schedule: Arc<RenewalSchedule>,
     pub(crate) reaper: Reaper,
     pub(crate) hub: Hub,
-    pub(crate) succession: Succession,
+    pub(crate) succession: Arc<Succession>,
     pub(crate) config: Config,
     /// The settings of a lock without options of its own.
     pub(crate) settings: Arc<Settings>,
@@ -87,7 +87,9 @@ impl Inner {
     ) -> Result<Arc<Self>> {
         let log = LogWriter::start(&store, &background, &clock, &config.owner, config.call_timeout);
         let stop = CancellationToken::new();
-        let schedule = RenewalSchedule::new(Arc::clone(&store), Arc::clone(&clock));
+        let succession = Arc::<Succession>::default();
+        let schedule =
+            RenewalSchedule::new(Arc::clone(&store), Arc::clone(&clock), Arc::clone(&succession));
         background.spawn(Arc::clone(&schedule).run(stop.clone()));
         let reaper = Reaper::start(&background, Arc::clone(&store), Arc::clone(&clock));
         let client = ClientId::from_bytes(*store.token()?.as_bytes());
@@ -101,7 +103,7 @@ impl Inner {
             schedule,
             reaper,
             hub,
-            succession: Succession::default(),
+            succession,
             settings: Arc::new(Settings::new(&config, &audience)),
             config,
             audience,
@@ -189,7 +191,7 @@ impl Inner {
         let now = self.clock.now();
         let of_the_name = self.schedule.holds().into_iter().filter(move |lease| lease.key == *key);
         // A lease on its way to the next contender has no holder.
-        of_the_name.filter(move |lease| lease.is_offered_until().is_none() && lease.is_held(now))
+        of_the_name.filter(move |lease| !lease.state().is_offered() && lease.is_held(now))
     }
 
     /// Inspects a lock.

@@ -10,13 +10,13 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{
-    Acquire, AcquireRequest, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
+    Acquire, AcquireRequest, Admission, Effect, Error, ErrorKind, Key, LeaveRequest, Moment,
     Release as StoreRelease, ReleaseRequest, Renew, RenewRequest, Result, margin,
 };
 use tokio::sync::{Mutex as Turns, Notify};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::requests::{Afterwards, MayRenew};
+use crate::lease::handle::requests::Afterwards;
 use crate::lease::held_lease::HeldLease;
 use crate::lease::orphans::{Orphan, last_of};
 use crate::lease::release::Release;
@@ -316,16 +316,16 @@ impl ReentrantLease {
         let mut wired = self.wire.lock().await;
         let lease = &self.lease;
         let (client, handle) = (lease.client(), lease.handle());
-        let (renewal, holds) = loop {
+        let (renewing, holds) = loop {
             let holds = self.count().all();
             if wired.holds == holds {
                 return Ok(Release::StillHeld { holds: remaining });
             }
             let now = client.clock.now();
-            match if holds == 0 { MayRenew::Over } else { handle.may_renew(now) } {
-                MayRenew::Start(renewal, _) => break (renewal, holds),
-                MayRenew::Wait => handle.settled().await,
-                MayRenew::Over => {
+            match if holds == 0 { Admission::Over } else { handle.may_renew(now) } {
+                Admission::Start(renewing) => break (renewing, holds),
+                Admission::Wait => handle.settled().await,
+                Admission::Over => {
                     // The other holds may have ended since, and the last of them ended the lease.
                     let still_held = Release::StillHeld { holds: remaining };
                     return Ok(if self.was_ended_in_time() {
@@ -336,22 +336,22 @@ impl ReentrantLease {
                 }
             }
         };
-        let _done = OnTheWay(&self);
+        let renewal = &renewing.request;
         let mut request = ReleaseRequest::new(renewal.key.clone(), renewal.token, renewal.fences);
         request.remaining = holds;
         match client.store.release(&request, client.config.call_timeout).await {
             Ok(StoreRelease::StillHeld { holds }) => {
                 wired.holds = holds;
-                if !handle.renews() {
-                    self.run_on(&renewal).await;
+                if !handle.state().renews() {
+                    self.run_on(renewal).await;
                 }
                 Ok(Release::StillHeld { holds: remaining })
             }
             Ok(_) if self.was_ended_in_time() => Ok(Release::StillHeld { holds: remaining }),
             Ok(answer) => {
                 let now = client.clock.now();
-                handle.refuted(now);
-                let by = handle.over_for(now);
+                handle.on(|lease| lease.refuted(now));
+                let by = handle.state().over_for(now);
                 let is_late = answer == StoreRelease::Late;
                 Ok(if is_late { Release::Late { by } } else { Release::NotHeld })
             }
@@ -369,16 +369,17 @@ impl ReentrantLease {
     async fn run_on(&self, renewal: &RenewRequest) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
         let sent_at = client.clock.now();
-        let within = client.config.call_timeout.min(handle.length().duration());
-        match client.store.renew(std::slice::from_ref(renewal), within).await.pop() {
-            Some(Ok(Renew::Renewed)) => {
-                handle.renewed(sent_at, renewal.ttl, client.clock.now());
-            }
-            Some(Ok(Renew::Asked)) => {
-                handle.ask();
-                handle.renewed(sent_at, renewal.ttl, client.clock.now());
-            }
-            Some(Ok(_)) => handle.refuted(client.clock.now()),
+        let within = client.config.call_timeout.min(handle.length());
+        let answer = client.store.renew(std::slice::from_ref(renewal), within).await.pop();
+        let now = client.clock.now();
+        match answer {
+            Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => handle.on(|lease| {
+                if answer == Renew::Asked {
+                    lease.asked();
+                }
+                lease.renewed(sent_at, renewal.ttl, now);
+            }),
+            Some(Ok(_)) => handle.on(|lease| lease.refuted(now)),
             // The lease is what it was.
             Some(Err(_)) | None => {}
         }
@@ -388,32 +389,33 @@ impl ReentrantLease {
     async fn tell_entry(self: Arc<Self>) -> Result<bool> {
         let mut wired = self.wire.lock().await;
         let (client, handle) = (self.lease.client(), self.lease.handle());
-        let (renewal, sent_at) = loop {
+        let (renewing, sent_at) = loop {
             let sent_at = client.clock.now();
             match handle.may_renew(sent_at) {
-                MayRenew::Start(renewal, _) => break (renewal, sent_at),
-                MayRenew::Wait => handle.settled().await,
-                MayRenew::Over => return Ok(false),
+                Admission::Start(renewing) => break (renewing, sent_at),
+                Admission::Wait => handle.settled().await,
+                Admission::Over => return Ok(false),
             }
         };
         let holds = self.count().all();
-        let _done = OnTheWay(&self);
-        let mut request = AcquireRequest::new(renewal.key, renewal.token, renewal.ttl);
+        let RenewRequest { key, token, ttl, .. } = renewing.request.clone();
+        let mut request = AcquireRequest::new(key, token, ttl);
         request.holds = NonZeroU32::new(holds).unwrap_or(NonZeroU32::MIN);
         request.mode = handle.settings.mode;
         request.owner = handle.settings.owner.clone();
         request.metadata = handle.settings.metadata.clone();
-        let within = client.config.call_timeout.min(handle.length().duration());
+        let within = client.config.call_timeout.min(handle.length());
         let carried_out = sent_at.saturating_add(within).saturating_add(margin(within));
         let until = carried_out.saturating_add(request.ttl.duration());
         match client.store.acquire(&request, within).await {
             Ok(Acquire::Already(already)) if already.fences == handle.fences => {
                 wired.holds = already.holds;
-                Ok(handle.renewed(sent_at, request.ttl, client.clock.now()).is_some())
+                let now = client.clock.now();
+                Ok(handle.on(|lease| lease.renewed(sent_at, request.ttl, now)).is_some())
             }
             Ok(Acquire::Granted(_) | Acquire::Already(_)) => {
                 // The lease was gone, and this is another one, which no guard has.
-                handle.refuted(client.clock.now());
+                handle.on(|lease| lease.refuted(client.clock.now()));
                 let leave = LeaveRequest::new(request.key, request.token);
                 if client.store.leave(&leave, within).await.is_err() {
                     wired.expires_at = Some(until);
@@ -421,14 +423,15 @@ impl ReentrantLease {
                 Ok(false)
             }
             Ok(_) => {
-                handle.refuted(client.clock.now());
+                handle.on(|lease| lease.refuted(client.clock.now()));
                 Ok(false)
             }
             Err(error) => {
                 if error.effect() != Effect::NotApplied {
                     wired.holds = 0;
                     wired.expires_at = Some(until);
-                    handle.is_in_doubt_until(last_of(carried_out, client.clock.now()));
+                    let in_doubt_until = last_of(carried_out, client.clock.now());
+                    handle.on(|lease| lease.in_doubt(in_doubt_until));
                 }
                 Err(self.lease.explain(error, "acquire"))
             }
@@ -446,21 +449,12 @@ impl Drop for ReentrantLease {
                 key: handle.key.clone(),
                 token: handle.token,
                 until,
-                in_doubt_until: handle.in_doubt_until(),
+                in_doubt_until: handle.state().in_doubt_until(),
                 is_only: false,
                 landing: None,
                 reopen: false,
             });
         }
-    }
-}
-
-/// A request under the lease's token; dropping it counts it as no longer on the way.
-struct OnTheWay<'a>(&'a ReentrantLease);
-
-impl Drop for OnTheWay<'_> {
-    fn drop(&mut self) {
-        self.0.lease.handle().request_done();
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Error, ErrorKind, LeaseState, Result};
+use leasehold_core::{Error, ErrorKind, LeaseState, Relay, Result};
 
 use crate::LOCK;
 use crate::audit::LockEventKind;
 use crate::lease::detached::DetachedLease;
 use crate::lease::guard::Guard;
-use crate::lease::handle::{Began, LeaseHandle, Relay};
+use crate::lease::handle::{Began, LeaseHandle};
 use crate::shared::Inner;
 
 impl DetachedLease {

@@ -3,19 +3,19 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use leasehold_core::{Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result};
+use leasehold_core::{
+    Admission, Convert, ConvertRequest, Effect, Error, ErrorKind, FenceBlock, Mode, Result,
+};
 
 use crate::lease::guard::Guard;
-use crate::lease::handle::LeaseHandle;
-use crate::lease::handle::requests::ModeChange;
-use crate::lease::held_lease::{HeldLease, LOST};
+use crate::lease::held_lease::{Changing, HeldLease, LOST};
 use crate::lease::not_changed::NotChanged;
 use crate::refusal::refused;
 
 /// Makes a shared lease exclusive, at once or not at all.
 pub(crate) async fn upgrade(guard: Guard) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
-    if lease.handle().is_mode_in_doubt() {
+    if lease.handle().state().is_mode_in_doubt() {
         let why = "an earlier downgrade was not answered; release the lock and take it for writing";
         let error = Error::new(ErrorKind::Unavailable, why).with_effect(Effect::NotApplied);
         return Err(NotChanged::new(guard, lease.explain(error, "convert")));
@@ -80,7 +80,7 @@ async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChang
         Ok(_) => Err(NotChanged::new(weaker, lease.explain(lost(&lease), "convert"))),
         Err(error) => {
             if error.effect() != Effect::NotApplied {
-                lease.handle().mode_is_in_doubt();
+                lease.handle().on(|lease| lease.mode_in_doubt());
             }
             Err(NotChanged::new(weaker, lease.explain(error, "convert")))
         }
@@ -107,16 +107,18 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
     let (client, handle) = (lease.client(), lease.handle());
     loop {
         handle.settled().await;
-        match handle.start_mode_change(client.clock.now()) {
-            ModeChange::Start => break,
-            ModeChange::Wait => {}
-            ModeChange::Over => return Err(lost(lease)),
+        let now = client.clock.now();
+        match handle.on(|lease| lease.change_mode(now)) {
+            Admission::Start(()) => break,
+            Admission::Wait => {}
+            Admission::Over => return Err(lost(lease)),
         }
     }
-    let _changing = Changing { lease };
+    let _changing = Changing { lease, sent_at: None };
     let request = ConvertRequest::new(handle.key.clone(), handle.token, handle.fences, mode);
     // Meanwhile the lease is not renewed.
-    let within = client.config.call_timeout.min(handle.length().duration() / 6);
+    let within = client.config.call_timeout.min(handle.length() / 6);
+    let refute = || handle.on(|lease| lease.refuted(client.clock.now()));
     match client.store.convert(&request, within).await? {
         Convert::Converted(converted) => Ok(converted.fences),
         Convert::Busy { others } => Err(Error::new(
@@ -130,14 +132,14 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
             Err(refused(refusal, mode.kind()).with_effect(Effect::NotApplied))
         }
         Convert::Late => {
-            handle.refuted(client.clock.now());
+            refute();
             Err(Error::new(
                 ErrorKind::Late,
                 "the lease expired before, though no other holder has come since",
             ))
         }
         _ => {
-            handle.refuted(client.clock.now());
+            refute();
             Err(lost(lease))
         }
     }
@@ -145,17 +147,4 @@ async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
 
 fn lost(lease: &HeldLease) -> Error {
     lease.lost_by(ErrorKind::Lost, LOST)
-}
-
-/// A change of mode on the way. Dropped at any point, it ends the change.
-struct Changing<'a> {
-    lease: &'a HeldLease,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let handle: &Arc<LeaseHandle> = self.lease.handle();
-        handle.change_done();
-        self.lease.client().schedule.resume(handle);
-    }
 }

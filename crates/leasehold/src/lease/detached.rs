@@ -57,7 +57,7 @@ impl DetachedLease {
             grace: settings.stop_grace,
             metadata: settings.metadata.clone(),
         };
-        Self { proof: handle.proof(), ttl: handle.ttl(), manner }
+        Self { proof: handle.proof(), ttl: handle.state().ttl(), manner }
     }
 
     /// A held lease as a value, with which another process can end it if this one is killed. While

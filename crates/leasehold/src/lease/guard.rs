@@ -242,7 +242,8 @@ impl Guard {
             return Err(NotChanged::new(self, error));
         }
         // If an acquisition were carried out after the adoption, it would bring this secret back.
-        let (clock, in_doubt_until) = (&self.client().clock, self.handle().in_doubt_until());
+        let (clock, in_doubt_until) =
+            (&self.client().clock, self.handle().state().in_doubt_until());
         rt::sleep_until(&**clock, in_doubt_until.unwrap_or_default()).await;
         let lease = self.lease.take().expect("BUG: a guard is ended once");
         let ending = Ending::begin(lease.clone(), Afterwards::AsGranted);

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Reason, Renew, RenewRequest,
+    Admission, Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Mode, Moment, Reason, Renew,
     Result, Ttl,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::handle::requests::Change;
-use crate::lease::handle::{LeaseHandle, Phase};
+use crate::lease::handle::LeaseHandle;
 use crate::lease::loss::Loss;
 use crate::lease::outcome::lateness;
 use crate::lease::renewal::no_answer;
@@ -92,7 +91,7 @@ impl HeldLease {
     /// [`remaining`](Self::remaining) and the grace for stopping.
     #[must_use]
     pub fn until_deadline(&self) -> Duration {
-        self.handle.deadline().saturating_since(self.client.clock.now())
+        self.handle.state().deadline().saturating_since(self.client.clock.now())
     }
 
     /// Whether a renewal has failed or stayed unanswered; the lease still holds.
@@ -105,14 +104,14 @@ impl HeldLease {
     /// distinguishes an expected loss from any other.
     #[must_use]
     pub fn is_max_hold_over(&self) -> bool {
-        self.handle.was_held_for_longest(self.client.clock.now())
+        self.handle.state().was_held_for_longest(self.client.clock.now())
     }
 
     /// How the lease was lost, if it was while its guard lived, with the error of the last failed
     /// renewal. Sends no request.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        self.handle.loss(self.client.clock.now()).cloned()
+        self.handle.loss(self.client.clock.now())
     }
 
     /// Returns when the lease is lost, `stop_grace` before the store can grant the lock to another
@@ -162,29 +161,23 @@ impl HeldLease {
     /// Whether a release request has reached this holder. Sends no request.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.handle.is_asked()
+        self.handle.state().is_asked()
     }
 
     /// Looks at the store by a renewal that changes nothing. Its answer says whether the store has
     /// the lease, and whether there is a release request.
     async fn ask_store(&self) {
-        struct Done<'a>(&'a LeaseHandle);
-        impl Drop for Done<'_> {
-            fn drop(&mut self) {
-                self.0.request_done();
-            }
-        }
         let Self { client, handle } = self;
-        let Some((mut request, _)) = handle.start_renewal(client.clock.now()) else { return };
-        let _done = Done(handle);
+        let Admission::Start(mut renewing) = handle.may_renew(client.clock.now()) else { return };
         // A renewal that may not shorten changes nothing at this ttl; only its answer counts.
-        request.ttl = Ttl::MIN;
-        let within = client.config.call_timeout.min(handle.length().duration() / 6);
-        let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
+        renewing.request.ttl = Ttl::MIN;
+        let within = client.config.call_timeout.min(handle.length() / 6);
+        let request = std::slice::from_ref(&renewing.request);
+        let answer = client.store.renew(request, within).await.pop();
         let now = client.clock.now();
         match answer {
-            Some(Ok(Renew::Asked)) => handle.ask(),
-            Some(Ok(Renew::Late | Renew::NotHeld)) => handle.refuted(now),
+            Some(Ok(Renew::Asked)) => handle.on(|lease| lease.asked()),
+            Some(Ok(Renew::Late | Renew::NotHeld)) => handle.on(|lease| lease.refuted(now)),
             Some(Err(error)) if error.reason() == Some(Reason::DirectoryGone) => {
                 handle.renewal_failed(&error, now);
             }
@@ -206,9 +199,7 @@ impl HeldLease {
     /// loop. It does not bring back a lost lease.
     pub fn progress(&self) {
         let now = self.client.clock.now();
-        let stalled = self.handle.is_stalled(now);
-        self.handle.progress(now);
-        if stalled {
+        if self.handle.on(|lease| lease.progress(now)) {
             self.client.schedule.look_now(&self.handle);
         }
     }
@@ -327,7 +318,7 @@ impl HeldLease {
     /// An error of this kind, caused by the last failed renewal if the lease is lost.
     pub(crate) fn lost_by(&self, kind: ErrorKind, why: &str) -> Error {
         let error = Error::new(kind, why);
-        match self.loss().and_then(|loss| loss.error) {
+        match self.loss().and_then(|loss| loss.error().cloned()) {
             Some(cause) => error.caused_by(cause),
             None => error,
         }
@@ -357,45 +348,43 @@ impl HeldLease {
         let Self { client, handle } = self;
         let lost = || self.lost_by(ErrorKind::Lost, LOST);
         client.config.allows(ttl)?;
-        if !handle.can_be(ttl) {
+        if !handle.state().can_be(ttl) {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!("a ttl of {ttl} leaves this lease no time to work; give a longer one"),
             ));
         }
-        let (request, before, sent_at) = loop {
+        let (request, change, sent_at) = loop {
             handle.settled().await;
             let sent_at = client.clock.now();
-            match handle.start_change(ttl, sent_at) {
-                Change::Start(request, before) => break (request, before, sent_at),
-                Change::Wait => {}
-                Change::Over => return Err(self.late_or_lost().await),
+            match handle.change_length(ttl, sent_at) {
+                Admission::Start((request, change)) => break (request, change, sent_at),
+                Admission::Wait => {}
+                Admission::Over => return Err(self.late_or_lost().await),
             }
         };
-        let _changing = Changing { lease: self, sent_at };
-        let within = client.config.call_timeout.min(handle.length().duration());
+        let _changing = Changing { lease: self, sent_at: Some(sent_at) };
+        let within = client.config.call_timeout.min(handle.length());
         let answer = client.store.renew(std::slice::from_ref(&request), within).await.pop();
+        let now = client.clock.now();
         match answer {
             Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
                 if answer == Renew::Asked {
-                    handle.ask();
+                    handle.on(|lease| lease.asked());
                 }
-                if handle.length_changed(before, sent_at, ttl, client.clock.now()) {
+                if handle.on(|lease| lease.length_changed(change, now)) {
                     Ok(())
                 } else {
-                    Err(late(handle.over_for(client.clock.now())))
+                    Err(late(handle.state().over_for(now)))
                 }
             }
-            Some(Ok(Renew::Late)) => {
-                let now = client.clock.now();
-                handle.refuted(now);
-                Err(late(handle.over_for(now)))
+            Some(Ok(answer)) => {
+                handle.on(|lease| lease.refuted(now));
+                let is_late = answer == Renew::Late;
+                Err(if is_late { late(handle.state().over_for(now)) } else { lost() })
             }
-            Some(Ok(_)) => {
-                handle.refuted(client.clock.now());
-                Err(lost())
-            }
-            Some(Err(error)) => {
+            failed => {
+                let error = failed.and_then(Result::err).unwrap_or_else(no_answer);
                 let undone = error.effect() == Effect::NotApplied;
                 #[cfg(leasehold_planted)]
                 let undone = undone
@@ -403,14 +392,9 @@ impl HeldLease {
                         leasehold_core::planted::Fault::ShorteningForgotten,
                     );
                 if undone {
-                    handle.length_unchanged(before, client.clock.now());
+                    handle.on(|lease| lease.length_unchanged(change, now));
                 }
-                handle.renewal_failed(&error, client.clock.now());
-                Err(error)
-            }
-            None => {
-                let error = no_answer();
-                handle.renewal_failed(&error, client.clock.now());
+                handle.renewal_failed(&error, now);
                 Err(error)
             }
         }
@@ -423,15 +407,15 @@ impl HeldLease {
     async fn late_or_lost(&self) -> Error {
         let Self { client, handle } = self;
         let lost = self.lost_by(ErrorKind::Lost, LOST);
-        if !handle.is_ours() || handle.phase() != Phase::Held {
+        if !handle.is_ours() || handle.state().is_over() {
             return lost;
         }
         // A renewal that may not shorten changes nothing at this ttl; only its answer counts.
-        let request = RenewRequest::new(handle.key.clone(), handle.token, handle.fences, Ttl::MIN);
+        let request = handle.renewal(Ttl::MIN);
         let within = client.config.call_timeout;
         match client.store.renew(std::slice::from_ref(&request), within).await.pop() {
             Some(Ok(Renew::Renewed | Renew::Asked | Renew::Late)) => {
-                late(handle.over_for(client.clock.now()))
+                late(handle.state().over_for(client.clock.now()))
             }
             Some(Err(error)) => lost.caused_by(error),
             _ => lost,
@@ -449,18 +433,22 @@ pub(crate) fn late(over_for: Option<Duration>) -> Error {
     Error::new(ErrorKind::Late, why)
 }
 
-/// A change of length on the way. Dropped at any point, it ends the change, and the renewer looks
-/// after the lease as it is believed to be then.
-struct Changing<'a> {
-    lease: &'a HeldLease,
-    sent_at: Moment,
+/// A change of length or mode under way. Dropped at any point, it ends the change, and the renewer
+/// looks after the lease as it is believed to be then.
+pub(crate) struct Changing<'a> {
+    pub(crate) lease: &'a HeldLease,
+    /// When a request that changes the length was sent.
+    pub(crate) sent_at: Option<Moment>,
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let HeldLease { client, handle } = self.lease;
-        handle.change_done();
-        client.schedule.add(handle, self.sent_at, client.clock.now());
+        handle.on(|lease| lease.change_done());
+        match self.sent_at {
+            Some(sent_at) => client.schedule.add(handle, sent_at, client.clock.now()),
+            None => client.schedule.resume(handle),
+        }
     }
 }
 

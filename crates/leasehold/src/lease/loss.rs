@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_core::{Error, Reason, length};
-
-use crate::audit::LossReason;
+use leasehold_core::{Error, LeaseMachine, LossReason, Lost, Reason, length};
 
 /// How a lease was lost, with the error of the last failed renewal. Read by
 /// [`HeldLease::loss`](crate::HeldLease::loss).
@@ -15,12 +13,18 @@ use crate::audit::LossReason;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Loss {
-    pub(crate) reason: LossReason,
-    pub(crate) error: Option<Error>,
-    pub(crate) unconfirmed_for: Duration,
+    reason: LossReason,
+    error: Option<Error>,
+    unconfirmed_for: Duration,
 }
 
 impl Loss {
+    /// The loss that was reported, if one was.
+    pub(crate) fn of(lease: &LeaseMachine<Error>) -> Option<Self> {
+        let Lost { reason, unconfirmed_for } = lease.loss()?;
+        Some(Self { reason, error: lease.failure().cloned(), unconfirmed_for })
+    }
+
     /// What ended it.
     #[must_use]
     pub const fn reason(&self) -> LossReason {
@@ -54,7 +58,7 @@ impl fmt::Display for Loss {
             (LossReason::Refuted, None) => {
                 f.write_str("force-released, or the store lost its data")
             }
-            (LossReason::Expired, error) => {
+            (_, error) => {
                 write!(
                     f,
                     "no renewal was confirmed for {}",

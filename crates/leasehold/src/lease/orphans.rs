@@ -284,7 +284,8 @@ impl Orphan {
             }
             Self::Lease { handle, request } => {
                 handle.settled().await;
-                let until = handle.deadline().saturating_add(handle.ttl().duration() / 50);
+                let ttl = handle.state().ttl().duration();
+                let until = handle.state().deadline().saturating_add(ttl / 50);
                 let release = || end_in(store, &request, ATTEMPT);
                 let answer = persist(clock, places, until, &mut untried, release).await;
                 let (key, fence) = (&handle.key, handle.fence());
@@ -295,10 +296,11 @@ impl Orphan {
                     outcome,
                     cooldown: request.cooldown.closes_for(),
                 });
-                if let Some(at) = handle.in_doubt_until() {
+                let in_doubt_until = handle.state().in_doubt_until();
+                if let Some(at) = in_doubt_until {
                     let mut leave = LeaveRequest::new(handle.key.clone(), handle.token);
                     leave.reopen = true;
-                    let until = at.saturating_add(handle.ttl().duration());
+                    let until = at.saturating_add(ttl);
                     give_up_again(&leave, at, until, store, clock, places).await;
                 }
             }

@@ -297,12 +297,13 @@ impl Ending {
     /// lease that no guard has.
     async fn outlive(&self) {
         let (client, handle) = (self.lease.client(), self.lease.handle());
-        let Some(in_doubt_until) = handle.in_doubt_until() else { return };
+        let in_doubt_until = handle.state().in_doubt_until();
+        let Some(in_doubt_until) = in_doubt_until else { return };
         if in_doubt_until <= client.clock.now() {
             return;
         }
         let (key, token) = (handle.key.clone(), handle.token);
-        let until = in_doubt_until.saturating_add(handle.ttl().duration());
+        let until = in_doubt_until.saturating_add(handle.state().ttl().duration());
         let laid = client.reaper.send(Orphan::Ghost { key, token, in_doubt_until, until });
         let patience = in_doubt_until.saturating_add(client.config.call_timeout);
         tokio::select! {

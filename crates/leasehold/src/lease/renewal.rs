@@ -2,22 +2,21 @@
 //!
 //! It runs in the background of the process, so no runtime of the application's can delay it.
 
-use std::collections::BTreeMap;
-use std::ptr;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    Clock, Effect, Error, ErrorKind, Fence, Key, LeaseStatus, Moment, Renew, RenewRequest, Store,
-    Ttl,
+    Clock, Effect, Error, ErrorKind, Fence, Key, Lasting, Moment, Renew, RenewRequest, Store, Ttl,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::LOCK;
 use crate::events;
-use crate::lease::handle::{Lasting, LeaseHandle};
+use crate::lease::handle::requests::{Needs, Renewing, UnderWay};
+use crate::lease::handle::{HoldId, LeaseHandle};
+use crate::lease::succession::Succession;
 use crate::rt;
 
 /// All leases of a client by the time at which each needs a look.
@@ -25,36 +24,33 @@ use crate::rt;
 pub(crate) struct RenewalSchedule {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    /// Takes leases that were not taken by the contender to which they were offered.
+    succession: Arc<Succession>,
     due: Mutex<Due>,
     sooner: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Due {
-    /// By nanoseconds. Leases of about the same age share a moment, and each knows its index in it,
-    /// so that a renewal needs no search among all of them.
-    moments: BTreeMap<u64, Vec<Arc<LeaseHandle>>>,
-    /// How many leases there are in all moments.
-    held: usize,
-    /// A moment whose last lease has left, kept for the next one. If a lock is taken and released
-    /// again and again, the next lease falls due in the same moment.
-    empty: Option<u64>,
-    /// When the renewer will look next, in nanoseconds; `None` while it has no lease.
-    planned: Option<u64>,
+    /// In the order in which they fall due.
+    order: BTreeMap<(Moment, HoldId), Arc<LeaseHandle>>,
+    /// When each of them does.
+    moments: HashMap<HoldId, Moment>,
+    /// When the renewer will look next; `None` while it has no lease.
+    planned: Option<Moment>,
 }
 
 impl RenewalSchedule {
-    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { store, clock, due: Mutex::default(), sooner: Notify::new() })
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        succession: Arc<Succession>,
+    ) -> Arc<Self> {
+        Arc::new(Self { store, clock, succession, due: Mutex::default(), sooner: Notify::new() })
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many leases are in the schedule.
-    fn held(&self) -> usize {
-        self.due().held
     }
 
     /// Adds a new lease, requested at `sent_at`, that is not shared yet.
@@ -64,53 +60,57 @@ impl RenewalSchedule {
         sent_at: Moment,
         now: Moment,
     ) -> Arc<LeaseHandle> {
-        let lasting = handle.lasts_as_granted();
-        let at = first_look(handle.wants_renewal(now), sent_at);
+        let lease = handle.before_shared();
+        let (at, lasting) = (first_look(lease.wants_renewal(now), sent_at), lease.lasting());
         let handle = Arc::new(handle);
         let due = self.due();
-        let at = at(lasting, due.held);
+        let at = at(lasting, due.held());
         self.put_at(due, Arc::clone(&handle), at);
         handle
     }
 
     /// Adds a lease that was requested at `sent_at`.
     pub(crate) fn add(&self, handle: &Arc<LeaseHandle>, sent_at: Moment, now: Moment) {
-        self.put(handle, first_look(handle.wants_renewal(now), sent_at));
+        let renews = handle.state().wants_renewal(now);
+        self.put(handle, first_look(renews, sent_at));
     }
 
     /// Adds a lease again that was out of the schedule for a time.
     pub(crate) fn resume(&self, handle: &Arc<LeaseHandle>) {
-        self.add(handle, handle.counted_from(), self.clock.now());
+        let sent_at = handle.state().counted_from();
+        self.add(handle, sent_at, self.clock.now());
     }
 
     /// Moves or adds a lease; `at` has what is left of it, and the number of leases in the
     /// schedule.
     fn put(&self, handle: &Arc<LeaseHandle>, at: impl FnOnce(Lasting, usize) -> Moment) {
         let mut due = self.due();
-        let held = due.held;
-        let lease = due.remove(handle).unwrap_or_else(|| Arc::clone(handle));
-        if let Some(lasting) = handle.lasts() {
+        let held = due.held();
+        let lease = due.remove(handle.id).unwrap_or_else(|| Arc::clone(handle));
+        let state = handle.state();
+        let lasting = (!state.is_over()).then(|| state.lasting());
+        drop(state);
+        if let Some(lasting) = lasting {
             self.put_at(due, lease, at(lasting, held));
         }
     }
 
     /// Moves leases to other times, except those that were removed or moved by others.
-    fn put_off(&self, moves: &[Move<'_>]) {
+    fn put_off(&self, moves: &[Move]) {
         let mut due = self.due();
-        due.put_off(moves);
+        moves.iter().for_each(|one| due.put_off(one));
         if let Some(at) = moves.iter().map(|one| one.to).min() {
             self.plan(due, at);
         }
     }
 
     fn put_at(&self, mut due: MutexGuard<'_, Due>, lease: Arc<LeaseHandle>, at: Moment) {
-        let at = due_ns(at);
         due.insert(lease, at);
         self.plan(due, at);
     }
 
     /// Has the renewer look by then.
-    fn plan(&self, mut due: MutexGuard<'_, Due>, at: u64) {
+    fn plan(&self, mut due: MutexGuard<'_, Due>, at: Moment) {
         let sooner = due.planned.is_none_or(|planned| at < planned);
         if sooner {
             due.planned = Some(at);
@@ -127,65 +127,32 @@ impl RenewalSchedule {
 
     /// Replaces a lease's hold by the next one, and looks at `until` whether it was taken.
     pub(crate) fn hand_on(&self, before: &LeaseHandle, next: &Arc<LeaseHandle>, until: Moment) {
-        let resume = match before.resume_ns.load(Ordering::Relaxed) {
-            0 => before.due_ns.load(Ordering::Relaxed).max(1),
-            resume => resume,
-        };
-        next.resume_ns.store(resume, Ordering::Relaxed);
+        let (at, resumes_at) = (self.due().at(before.id), before.state().resumes_at());
+        let resume = resumes_at.or(at).unwrap_or_default();
+        next.on(|lease| lease.offered(until, resume));
         self.remove(before);
-        self.put(next, |_, _| until.min(Moment::from_nanos(resume)));
-    }
-
-    /// Whether a lease that was handed off needs no renewal yet: it may still be taken, or was
-    /// taken early enough. An untaken one goes to the next contender, or back to the store.
-    fn is_on_its_way(&self, found: &Found, now: Moment) -> bool {
-        let handle = &found.lease;
-        match handle.is_offered_until() {
-            #[cfg(leasehold_planted)]
-            Some(_) if leasehold_core::planted::is(leasehold_core::planted::Fault::OfferStays) => {
-                return false;
-            }
-            Some(until) if now < until => {
-                self.put_off(&[found.to(until.min(handle.lost_at()))]);
-            }
-            Some(_) => {
-                self.remove(handle);
-                handle.take_back();
-            }
-            None => {
-                let resume = handle.resume_ns.load(Ordering::Relaxed);
-                if resume == 0 {
-                    return false;
-                }
-                handle.resume_ns.store(0, Ordering::Relaxed);
-                let resume = Moment::from_nanos(resume);
-                if now >= resume {
-                    return false;
-                }
-                self.put_off(&[found.to(resume.min(handle.lost_at()))]);
-            }
-        }
-        true
+        self.put(next, |_, _| until.min(resume));
     }
 
     /// Records the store's answer that a lease is not held any more.
     pub(crate) fn taken_away(&self, key: &Key, fence: Fence) {
+        let now = self.clock.now();
         let holds = self.holds().into_iter();
         for handle in holds.filter(|handle| handle.key == *key && handle.fences.first() == fence) {
-            handle.refuted(self.clock.now());
+            handle.on(|lease| lease.refuted(now));
             self.remove(&handle);
         }
     }
 
     /// Forgets a lease.
     pub(crate) fn remove(&self, handle: &LeaseHandle) {
-        let removed = self.due().remove(handle);
+        let removed = self.due().remove(handle.id);
         drop(removed);
     }
 
     /// All leases in the schedule.
     pub(crate) fn holds(&self) -> Vec<Arc<LeaseHandle>> {
-        self.due().until(u64::MAX).into_iter().map(|found| found.lease).collect()
+        self.due().order.values().cloned().collect()
     }
 
     /// Runs until `stop`.
@@ -213,63 +180,56 @@ impl RenewalSchedule {
     /// The leases to renew now, and when to look again. Each lease stays in the schedule, where
     /// others look for what is held. It is there by its end, in case its renewal is not answered.
     fn begin_renewals(&self, now: Moment) -> (Vec<Batch>, Option<Moment>) {
-        let all = self.due().until(now.as_nanos());
+        let all = self.due().until(now);
         let mut moves = Vec::with_capacity(all.len());
         let mut batches: Vec<Batch> = Vec::new();
         for found in &all {
-            let Some((request, lasting)) = self.renewal_of(found, now) else { continue };
-            moves.push(found.to(lasting.lost_at));
+            let (at, renewing) = self.look_at(found, now);
+            moves.extend(at.map(|at| found.to(at)));
+            let Some(renewing) = renewing else { continue };
             // Leases that can wait about equally long for the answer share a batch, so that one
             // that is nearly over does not shorten the time of the others.
-            let patience = patience(lasting.length);
-            let within = lasting.lost_at.saturating_since(now).min(patience);
-            let class = within.as_millis().max(1).ilog2();
+            let Lasting { length, lost_at } = renewing.lasting;
+            let patience = patience(length);
+            let class = lost_at.saturating_since(now).min(patience).as_millis().max(1).ilog2();
             let place = batches.binary_search_by_key(&class, |batch| batch.class);
             let place = place.unwrap_or_else(|place| {
                 batches.insert(place, Batch::new(class, all.len()));
                 place
             });
             if let Some(batch) = batches.get_mut(place) {
-                batch.push(Arc::clone(&found.lease), request, lasting.lost_at, patience);
+                batch.push(renewing, patience);
             }
         }
         let mut due = self.due();
-        due.put_off(&moves);
-        due.forget_empty();
-        (batches, due.plan_anew(now.as_nanos()).map(Moment::from_nanos))
+        moves.iter().for_each(|one| due.put_off(one));
+        (batches, due.plan_anew(now))
     }
 
-    /// The renewal to send for a lease that is due, and what is left of it without that. `None`
-    /// when the lease needs something else, which is done here.
-    fn renewal_of(&self, found: &Found, now: Moment) -> Option<(RenewRequest, Lasting)> {
-        let handle = &found.lease;
-        let renewal = || handle.wants_renewal(now).then(|| handle.start_renewal(now)).flatten();
-        if !handle.was_handed_on()
-            && let Some(renewal) = renewal()
-        {
-            return Some(renewal);
+    /// Looks at a lease that is due. Returns when to look again, if it stays in the schedule, and
+    /// the renewal to send, if there is one.
+    fn look_at(&self, found: &Found, now: Moment) -> (Option<Moment>, Option<Renewing>) {
+        let needs = found.lease.due(now);
+        if matches!(needs, Needs::Nothing | Needs::Successor) {
+            self.remove(&found.lease);
         }
-        if handle.status(now) == LeaseStatus::Lost {
-            self.remove(handle);
-            handle.take_back();
-            return None;
+        match needs {
+            Needs::Renewal(renewing) => (Some(renewing.lasting.lost_at), Some(renewing)),
+            Needs::Look(at) => (Some(at), None),
+            Needs::Nothing => (None, None),
+            Needs::Successor => {
+                self.succession.take_back(&found.lease);
+                (None, None)
+            }
         }
-        if self.is_on_its_way(found, now) {
-            return None;
-        }
-        let renewal = renewal();
-        if renewal.is_none() {
-            self.put_off(&[found.to(handle.lost_at())]);
-        }
-        renewal
     }
 
     async fn renew(self: Arc<Self>, batch: Batch) {
         let sent_at = self.clock.now();
-        let Batch { holds, requests, lost_at, patience, .. } = &batch;
+        let Batch { leases, requests, lost_at, patience, .. } = &batch;
         let within = lost_at.saturating_since(sent_at).min(*patience);
         let answers = self.store.renew(requests, within).await;
-        let (now, held) = (self.clock.now(), self.held());
+        let (now, held) = (self.clock.now(), self.due().held());
         let mut answers = answers.into_iter();
         // Most have one length.
         let mut last: Option<(Ttl, Moment)> = None;
@@ -277,19 +237,19 @@ impl RenewalSchedule {
             Some((same, due)) if same == length => due,
             _ => last.insert((length, renewal_due(sent_at, length, held))).1,
         };
-        let (mut moves, mut is_store_gone) = (Vec::with_capacity(holds.len()), false);
-        for (handle, request) in holds.iter().zip(requests) {
+        let (mut moves, mut is_store_gone) = (Vec::with_capacity(leases.len()), false);
+        for (handle, request) in leases.iter().zip(requests) {
             let next = match answers.next() {
                 Some(Ok(answer @ (Renew::Renewed | Renew::Asked))) => {
                     if answer == Renew::Asked {
-                        handle.ask();
+                        handle.on(|lease| lease.asked());
                     }
                     tracing::trace!(target: LOCK, key = %handle.key, ttl = %request.ttl, "renewed");
-                    let lasting = handle.renewed(sent_at, request.ttl, now);
+                    let lasting = handle.on(|lease| lease.renewed(sent_at, request.ttl, now));
                     lasting.map(|Lasting { length, lost_at }| due(length).min(lost_at))
                 }
                 Some(Ok(_not_ours)) => {
-                    handle.refuted(now);
+                    handle.on(|lease| lease.refuted(now));
                     None
                 }
                 failed => {
@@ -298,11 +258,12 @@ impl RenewalSchedule {
                     events::count(events::RENEWALS_FAILED);
                     let may_hold = handle.renewal_failed(&error, now);
                     is_store_gone |= !may_hold;
-                    may_hold.then(|| retry_due(now, handle.length()).min(handle.lost_at()))
+                    let Lasting { length, lost_at } = handle.state().lasting();
+                    may_hold.then(|| retry_due(now, length).min(lost_at))
                 }
             };
             if let Some(next) = next {
-                moves.push(Move { lease: handle, from: None, to: due_ns(next) });
+                moves.push(Move { lease: handle.id, from: None, to: next });
             } else {
                 self.remove(handle);
             }
@@ -321,158 +282,86 @@ pub(crate) fn no_answer() -> Error {
     Error::new(ErrorKind::Protocol, "no answer to a renewal").with_effect(Effect::Unknown)
 }
 
-/// A lease that is due.
+/// A lease that is due, and since when.
 #[derive(Debug)]
 struct Found {
     lease: Arc<LeaseHandle>,
-    /// Its moment, in nanoseconds.
-    at: u64,
+    at: Moment,
 }
 
 impl Found {
     /// To another moment, unless others moved it since it was found: they know more of it.
-    fn to(&self, at: Moment) -> Move<'_> {
-        Move { lease: &self.lease, from: Some(self.at), to: due_ns(at) }
+    fn to(&self, to: Moment) -> Move {
+        Move { lease: self.lease.id, from: Some(self.at), to }
     }
 }
 
 /// A lease to move to another time.
 #[derive(Clone, Copy, Debug)]
-struct Move<'l> {
-    lease: &'l LeaseHandle,
+struct Move {
+    lease: HoldId,
     /// If it is still there.
-    from: Option<u64>,
-    to: u64,
-}
-
-impl Move<'_> {
-    /// The lease's moment, if it is in the schedule and has to move.
-    fn starts_at(&self) -> Option<u64> {
-        let at = self.lease.due_ns.load(Ordering::Relaxed);
-        (at != self.to && self.from.is_none_or(|from| from == at)).then_some(at)
-    }
+    from: Option<Moment>,
+    to: Moment,
 }
 
 impl Due {
+    /// How many leases there are.
+    fn held(&self) -> usize {
+        self.order.len()
+    }
+
+    /// When a lease is due, if it is there.
+    fn at(&self, lease: HoldId) -> Option<Moment> {
+        self.moments.get(&lease).copied()
+    }
+
     /// Adds a lease that is not there.
-    fn insert(&mut self, lease: Arc<LeaseHandle>, at: u64) {
-        // If leases were taken one after the other, most moments have one.
-        put(self.moments.entry(at).or_insert_with(|| Vec::with_capacity(1)), lease, at);
-        self.held = self.held.saturating_add(1);
+    fn insert(&mut self, lease: Arc<LeaseHandle>, at: Moment) {
+        self.moments.insert(lease.id, at);
+        self.order.insert((at, lease.id), lease);
     }
 
     /// Removes a lease, if it is there.
-    fn remove(&mut self, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
-        let at = handle.due_ns.load(Ordering::Relaxed);
-        let moment = self.moments.get_mut(&at)?;
-        let lease = take(moment, handle)?;
-        if moment.is_empty() && self.empty != Some(at) {
-            self.forget_empty();
-            self.empty = Some(at);
-        }
-        self.held = self.held.saturating_sub(1);
-        Some(lease)
+    fn remove(&mut self, lease: HoldId) -> Option<Arc<LeaseHandle>> {
+        let at = self.moments.remove(&lease)?;
+        self.order.remove(&(at, lease))
     }
 
-    /// Moves leases to other moments, except those that are not there. Leases that fall due
-    /// together mostly move together, so their moments are looked up once.
-    fn put_off(&mut self, mut moves: &[Move<'_>]) {
-        while let Some(first) = moves.first() {
-            let (from, to) = (first.starts_at(), first.to);
-            let alike = moves.iter().take_while(|one| one.to == to && one.starts_at() == from);
-            let (these, rest) = moves.split_at(alike.count().max(1));
-            moves = rest;
-            match (from, these) {
-                (None, _) => {}
-                (Some(_), [one]) => {
-                    if let Some(lease) = self.remove(one.lease) {
-                        self.insert(lease, to);
-                    }
-                }
-                (Some(from), these) => self.put_off_together(from, to, these),
-            }
-        }
-    }
-
-    fn put_off_together(&mut self, from: u64, to: u64, these: &[Move<'_>]) {
-        let mut there = self.moments.remove(&to).unwrap_or_default();
-        if let Some(left) = self.moments.get_mut(&from) {
-            there.reserve_exact(these.len());
-            for one in these {
-                if let Some(lease) = take(left, one.lease) {
-                    put(&mut there, lease, to);
-                }
-            }
-            if left.is_empty() {
-                self.moments.remove(&from);
-            }
-        }
-        if !there.is_empty() {
-            self.moments.insert(to, there);
+    /// Moves a lease, if it is there.
+    fn put_off(&mut self, &Move { lease, from, to }: &Move) {
+        let Some(at) = self.moments.get_mut(&lease) else { return };
+        if from.is_none_or(|from| from == *at)
+            && let Some(moved) = self.order.remove(&(*at, lease))
+        {
+            *at = to;
+            self.order.insert((to, lease), moved);
         }
     }
 
     /// When to look next, after all that was due by now. A plan for a later time stays, even if its
     /// lease is gone. Otherwise a lock that is taken and released again and again would wake the
     /// renewer for each of its leases, after its end.
-    fn plan_anew(&mut self, now_ns: u64) -> Option<u64> {
-        let first = self.moments.first_key_value().map(|(at, _)| *at);
-        let ahead = self.planned.filter(|planned| *planned > now_ns);
+    fn plan_anew(&mut self, now: Moment) -> Option<Moment> {
+        let first = self.order.first_key_value().map(|((at, _), _)| *at);
+        let ahead = self.planned.filter(|planned| *planned > now);
         self.planned = first.into_iter().chain(ahead).min();
         self.planned
     }
 
-    fn forget_empty(&mut self) {
-        if let Some(at) = self.empty.take()
-            && self.moments.get(&at).is_some_and(Vec::is_empty)
-        {
-            self.moments.remove(&at);
-        }
-    }
-
     /// All leases up to a moment, which stay.
-    fn until(&self, at: u64) -> Vec<Found> {
-        let mut found = Vec::new();
-        for (at, leases) in self.moments.range(..=at) {
-            found.extend(leases.iter().map(|lease| Found { lease: Arc::clone(lease), at: *at }));
-        }
-        found
+    fn until(&self, until: Moment) -> Vec<Found> {
+        let due = self.order.iter().take_while(|((at, _), _)| *at <= until);
+        due.map(|((at, _), lease)| Found { lease: Arc::clone(lease), at: *at }).collect()
     }
 }
 
-/// Adds a lease to this moment.
-fn put(moment: &mut Vec<Arc<LeaseHandle>>, lease: Arc<LeaseHandle>, at: u64) {
-    lease.due_ns.store(at, Ordering::Relaxed);
-    lease.place.store(u32::try_from(moment.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
-    moment.push(lease);
-}
-
-/// Removes a lease from a moment, if it is there.
-fn take(moment: &mut Vec<Arc<LeaseHandle>>, handle: &LeaseHandle) -> Option<Arc<LeaseHandle>> {
-    let number = handle.place.load(Ordering::Relaxed);
-    let place = usize::try_from(number).ok()?;
-    if !moment.get(place).is_some_and(|there| ptr::eq(&**there, handle)) {
-        return None;
-    }
-    let lease = moment.swap_remove(place);
-    if let Some(moved) = moment.get(place) {
-        moved.place.store(number, Ordering::Relaxed);
-    }
-    Some(lease)
-}
-
-/// A moment as the schedule has it.
-fn due_ns(at: Moment) -> u64 {
-    at.as_nanos().max(1)
-}
-
-/// Renewals that are sent together. Dropping it, at any point, counts the request as no longer on
-/// the way.
+/// Renewals that are sent together.
 #[derive(Debug)]
 struct Batch {
     /// The binary logarithm of how many milliseconds they can wait for the answer.
     class: u32,
-    holds: Vec<Arc<LeaseHandle>>,
+    leases: Vec<UnderWay>,
     requests: Vec<RenewRequest>,
     /// When the first of them counts as lost.
     lost_at: Moment,
@@ -482,30 +371,16 @@ struct Batch {
 
 impl Batch {
     fn new(class: u32, most: usize) -> Self {
-        let (holds, requests) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let (leases, requests) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let lost_at = Moment::from_nanos(u64::MAX);
-        Self { class, holds, requests, lost_at, patience: Duration::MAX }
+        Self { class, leases, requests, lost_at, patience: Duration::MAX }
     }
 
-    fn push(
-        &mut self,
-        handle: Arc<LeaseHandle>,
-        request: RenewRequest,
-        lost_at: Moment,
-        patience: Duration,
-    ) {
-        self.holds.push(handle);
+    fn push(&mut self, Renewing { lease, request, lasting }: Renewing, patience: Duration) {
+        self.leases.push(lease);
         self.requests.push(request);
-        self.lost_at = self.lost_at.min(lost_at);
+        self.lost_at = self.lost_at.min(lasting.lost_at);
         self.patience = self.patience.min(patience);
-    }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        for handle in &self.holds {
-            handle.request_done();
-        }
     }
 }
 

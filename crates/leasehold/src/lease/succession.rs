@@ -11,6 +11,9 @@ pub(crate) trait Successors: fmt::Debug + Send + Sync {
     /// Hands the lease off to the first of them, if there is one and the lease may be handed off.
     /// `false` when it has to be released.
     fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool;
+
+    /// Hands a lease off that its contender did not take, or releases it.
+    fn take_back(&self, handle: &Arc<LeaseHandle>);
 }
 
 /// The way from a client's leases to their contenders in its process.
@@ -36,12 +39,19 @@ impl Succession {
     /// Hands the lease off to the next contender of this process. `false` when it has to be
     /// released.
     pub(crate) fn hand_on(&self, handle: &Arc<LeaseHandle>) -> bool {
-        handle.may_be_handed_on()
-            && self.lines.load(Ordering::Relaxed) > 0
-            && self
-                .successors
-                .get()
-                .and_then(Weak::upgrade)
-                .is_some_and(|successors| successors.hand_on(handle))
+        self.lines.load(Ordering::Relaxed) > 0
+            && handle.state().may_be_handed_on()
+            && self.successors().is_some_and(|successors| successors.hand_on(handle))
+    }
+
+    /// Takes a lease that its contender did not take.
+    pub(crate) fn take_back(&self, handle: &Arc<LeaseHandle>) {
+        if let Some(successors) = self.successors() {
+            successors.take_back(handle);
+        }
+    }
+
+    fn successors(&self) -> Option<Arc<dyn Successors>> {
+        self.successors.get().and_then(Weak::upgrade)
     }
 }

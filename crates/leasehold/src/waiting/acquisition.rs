@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::retry::PAUSE_MIN;
 use leasehold_core::{
     Acquire, AcquireRequest, Busy, Effect, Error, ErrorKind, FenceBlock, HolderInfo, Key, Kind,
-    LeaseState, Mode, Moment, Refusal, Result, Ttl, Waiting, margin,
+    LeaseState, Mode, Moment, Refusal, Relay, Result, Ttl, Waiting, margin,
 };
 use tracing::Instrument as _;
 
@@ -16,7 +16,7 @@ use crate::audit::LockEventKind;
 use crate::config::LOCAL_HANDOFFS_FOR;
 use crate::events::{self, Contender};
 use crate::lease::guard::Guard;
-use crate::lease::handle::{Began, LeaseHandle, Proof, Relay};
+use crate::lease::handle::{Began, LeaseHandle, Proof};
 use crate::lease::orphans::{GivenUp, Landing};
 use crate::refusal::refused;
 use crate::rt;
@@ -322,7 +322,7 @@ impl Acquisition {
         if self.client.is_closed() {
             return Attempt::TooLate;
         }
-        let handle = LeaseHandle::new(
+        let mut handle = LeaseHandle::new(
             Proof {
                 key: self.request.key.clone(),
                 token: self.request.token,
@@ -343,7 +343,7 @@ impl Acquisition {
             Began { at: now, how: LockEventKind::Granted },
         );
         if let Some(until) = self.armed.in_doubt_until() {
-            handle.is_in_doubt_until(until);
+            handle.before_shared().in_doubt(until);
         }
         let handle = self.client.schedule.begin(handle, sent_at, now);
         self.armed.disarm(&self.client.reaper);

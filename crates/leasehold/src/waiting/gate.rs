@@ -14,9 +14,10 @@ use leasehold_core::{Cooldown, Key, Metadata, Mode, Moment, OwnerName, Result};
 use crate::LOCK;
 use crate::events;
 use crate::lease::guard::Guard;
-use crate::lease::handle::{LeaseHandle, Offered};
+use crate::lease::handle::LeaseHandle;
 use crate::lease::succession::Successors;
 use crate::refusal;
+use crate::rt;
 use crate::settings::{Settings, Terms};
 use crate::shared::Inner;
 use crate::waiting::mailbox::{Receiver, Sender, mailbox};
@@ -97,7 +98,7 @@ impl Gate {
 #[derive(Clone, Debug)]
 struct Contender {
     id: u64,
-    messages: Sender<Baton>,
+    messages: Sender<Handover>,
     pulse: Pulse,
 }
 
@@ -119,46 +120,17 @@ impl Pulse {
 /// A lease on its way to a contender that has not taken it yet. It is not renewed; after
 /// [`CLAIM_WITHIN`] the renewer takes it back. Dropped, it goes to the next.
 #[derive(Debug)]
-pub(crate) struct Offer(Arc<Slot>);
-
-/// The guard, until the contender claims it or the renewer takes it back.
-#[derive(Debug)]
-struct Slot(Mutex<Option<Guard>>);
-
-impl Slot {
-    fn lease(&self) -> MutexGuard<'_, Option<Guard>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lease, unless it was taken.
-    fn take(&self) -> Option<Guard> {
-        self.lease().take()
-    }
-}
-
-impl Offered for Slot {
-    fn is_there(&self) -> bool {
-        self.lease().is_some()
-    }
-
-    fn take_back(&self) {
-        drop(self.take());
-    }
-}
+pub(crate) struct Offer(Option<Guard>);
 
 impl Offer {
-    fn new(lease: Guard, until: Moment) -> Self {
-        let handle = Arc::clone(lease.handle());
-        let slot = Arc::new(Slot(Mutex::new(Some(lease))));
-        let offered: Weak<Slot> = Arc::downgrade(&slot);
-        handle.offered(offered, until);
-        Self(slot)
-    }
-
     /// The lease, if it was not taken back, and still holds.
-    pub(crate) fn claim(self) -> Option<Guard> {
-        let guard = self.0.take().filter(|guard| guard.is_held())?;
-        guard.handle().taken();
+    pub(crate) fn claim(mut self) -> Option<Guard> {
+        let guard = self.0.take()?;
+        if !guard.handle().on(|lease| lease.claimed(rt::caller())) {
+            guard.keep();
+            return None;
+        }
+        let guard = Some(guard).filter(|guard| guard.is_held())?;
         let (key, fence) = (guard.key(), guard.handle().fence());
         tracing::debug!(target: LOCK, %key, %fence, "acquired inside the process");
         Some(guard)
@@ -167,14 +139,20 @@ impl Offer {
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        drop(self.0.take());
+        if let Some(guard) = self.0.take()
+            && guard.handle().is_ours()
+            && !guard.handle().on(|lease| lease.take_back())
+        {
+            // The renewer was first.
+            guard.keep();
+        }
     }
 }
 
 /// What one contender passes to the next.
 #[derive(Debug)]
-pub(crate) enum Baton {
-    /// The lease itself.
+pub(crate) enum Handover {
+    /// The lease itself, to be claimed.
     Lease(Offer),
     /// The position in the store's queue.
     Wire(Box<Wire>),
@@ -209,11 +187,11 @@ pub(crate) struct LocalPlace {
     key: GateKey,
     id: u64,
     first: bool,
-    /// Since when it has been at the head of the queue without a baton that makes it the first.
+    /// Since when it has been at the head of the queue without a handover that makes it the first.
     ahead_since: Option<Moment>,
     seen: SharedStatus,
     contender: Contender,
-    pub(crate) messages: Receiver<Baton>,
+    pub(crate) messages: Receiver<Handover>,
     pub(crate) wire: Option<Box<Wire>>,
 }
 
@@ -306,66 +284,42 @@ impl LocalPlace {
     }
 }
 
-/// What a contender leaves behind that no other in the local queue takes over.
-#[derive(Debug)]
-pub(crate) struct Leftover {
-    baton: Option<Baton>,
-    unused: Vec<Baton>,
-}
-
-impl Leftover {
-    /// The lease, if it was handed to the contender at the very last moment.
-    pub(crate) fn take_lease(&mut self) -> Option<Guard> {
-        let lease = self.unused.iter().position(|baton| matches!(baton, Baton::Lease(_)))?;
-        match self.unused.swap_remove(lease) {
-            Baton::Lease(offer) => offer.claim(),
-            _ => None,
-        }
-    }
-
-    /// Abandons the positions in the store's queue.
-    pub(crate) async fn give_up(self) {
-        for baton in self.baton.into_iter().chain(self.unused) {
-            if let Baton::Wire(mut wire) = baton {
-                wire.give_up().await;
-            }
-        }
-    }
-}
-
 impl LocalPlace {
-    /// Leaves the queue, and passes on what it has.
-    pub(crate) fn leave(mut self) -> Leftover {
+    /// Leaves the queue, and passes on what it has. Returns what no other contender takes over.
+    pub(crate) fn leave(mut self) -> Vec<Handover> {
         self.pass_on()
     }
 
-    fn pass_on(&mut self) -> Leftover {
+    fn pass_on(&mut self) -> Vec<Handover> {
         let mut wire = self.wire.take();
         let mut unused = Vec::new();
         let mut gates = self.gates.lock();
-        // Batons are sent under the lock: unread ones are passed on as well.
-        while let Some(baton) = self.messages.try_recv() {
-            self.first |= !matches!(baton, Baton::Lease(_));
-            match baton {
-                Baton::Wire(passed) if wire.is_none() => wire = Some(passed),
+        // They are sent under the lock: unread ones are passed on as well.
+        while let Some(handover) = self.messages.try_recv() {
+            self.first |= !matches!(handover, Handover::Lease(_));
+            match handover {
+                Handover::Wire(passed) if wire.is_none() => wire = Some(passed),
                 other => unused.push(other),
             }
         }
-        let mut baton = self.first.then(|| wire.map_or(Baton::Start, Baton::Wire));
+        let mut own = self.first.then(|| wire.map_or(Handover::Start, Handover::Wire));
         self.first = false;
-        let Some(gate) = gates.get_mut(&self.key) else { return Leftover { baton, unused } };
+        let Some(gate) = gates.get_mut(&self.key) else {
+            return own.into_iter().chain(unused).collect();
+        };
         gate.line.retain(|contender| contender.id != self.id);
         gate.count();
         if let Some(next) = gate.line.front()
-            && let Some(passed) = baton.take()
+            && let Some(passed) = own.take()
         {
-            baton = next.messages.send(passed).err();
+            own = next.messages.send(passed).err();
         }
         if gate.line.is_empty() {
             gates.remove(&self.key);
             self.gates.client.succession.count(gates.len());
         }
-        Leftover { baton, unused }
+        // A position is abandoned before a lease is released, or the store might grant that to it.
+        own.into_iter().chain(unused).collect()
     }
 }
 
@@ -402,25 +356,29 @@ impl Successors for Gates {
         events::count_by(events::HANDOFFS, "path", "process");
         let next = Arc::new(next);
         let until = now.saturating_add(CLAIM_WITHIN);
-        let offer = Offer::new(Guard::new(client, Arc::clone(&next)), until);
         client.schedule.hand_on(handle, &next, until);
-        let mut baton = Some(Baton::Lease(offer));
+        let offer = Offer(Some(Guard::new(client, next)));
+        let mut handover = Some(Handover::Lease(offer));
         // Closing begins before it looks for what is held: either it sees this lease, or it is seen
         // here.
         while !client.is_closed()
-            && let Some(lease) = baton.take()
+            && let Some(lease) = handover.take()
         {
             let Some(contender) = gate.line.pop_front() else {
-                baton = Some(lease);
+                handover = Some(lease);
                 break;
             };
-            baton = contender.messages.send(lease).err();
+            handover = contender.messages.send(lease).err();
         }
         gate.count();
         // Contenders that have just gone pass their part on by themselves. A lease that no other
         // took is released like any dropped guard, which locks the gates again.
         drop(gates);
-        drop(baton);
+        drop(handover);
         true
+    }
+
+    fn take_back(&self, handle: &Arc<LeaseHandle>) {
+        drop(Guard::new(&self.client, Arc::clone(handle)));
     }
 }

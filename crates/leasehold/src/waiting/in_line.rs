@@ -9,7 +9,7 @@ use leasehold_core::{ErrorKind, Result};
 use crate::lease::guard::Guard;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, tell_failure};
-use crate::waiting::gate::{BEAT, Baton, Gates, LocalPlace};
+use crate::waiting::gate::{BEAT, Gates, Handover, LocalPlace};
 use crate::waiting::oneself::Oneself;
 use crate::waiting::status::Limits;
 use crate::waiting::wire::Wire;
@@ -35,15 +35,22 @@ pub(super) async fn wait(
     // reached: then the next one takes it over.
     let ran_out = limits.until.is_some_and(|until| client.clock.now() >= until)
         || error.kind() == ErrorKind::Timeout;
-    let of_no_use = place.wire.take_if(|_| !ran_out);
-    let mut left = place.leave();
-    if let Some(guard) = left.take_lease().filter(|_| !client.is_closed()) {
-        return Ok(guard);
+    let mut wires = Vec::from_iter(place.wire.take_if(|_| !ran_out));
+    for left in place.leave() {
+        match left {
+            // It came at the very last moment.
+            Handover::Lease(offer) => {
+                if let Some(guard) = offer.claim().filter(|_| !client.is_closed()) {
+                    return Ok(guard);
+                }
+            }
+            Handover::Wire(wire) => wires.push(wire),
+            Handover::Start => {}
+        }
     }
-    if let Some(mut wire) = of_no_use {
+    for mut wire in wires {
         wire.give_up().await;
     }
-    left.give_up().await;
     let outcome = Err(error);
     tell_failure(&outcome);
     outcome
@@ -71,7 +78,7 @@ async fn stand(
             }
             place.wire = unsent.take().map(|mine| Box::new(Wire::new(mine, wakes, seen)));
         }
-        let baton = {
+        let handover = {
             // A contender that talks to the store keeps its own limit.
             let until = limits.until.filter(|_| place.wire.is_none());
             let polled = std::future::poll_fn(|_| {
@@ -89,7 +96,7 @@ async fn stand(
             tokio::select! {
                 biased;
                 never = polled => match never {},
-                baton = messages.recv() => baton,
+                handover = messages.recv() => handover,
                 outcome = drive => {
                     // Its token belongs to the lease now.
                     return outcome.inspect(|_| place.wire = None);
@@ -106,19 +113,19 @@ async fn stand(
                 }
             }
         };
-        match baton {
-            Baton::Lease(offer) => match offer.claim() {
+        match handover {
+            Handover::Lease(offer) => match offer.claim() {
                 Some(guard) => return Ok(guard),
                 None => place.rejoin(),
             },
-            Baton::Wire(mut wire) => {
+            Handover::Wire(mut wire) => {
                 if place.wire.is_none() {
                     wire.take_over(limits);
                     place.wire = Some(wire);
                 }
                 place.now_first();
             }
-            Baton::Start => place.now_first(),
+            Handover::Start => place.now_first(),
         }
     }
 }

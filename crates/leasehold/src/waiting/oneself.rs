@@ -35,7 +35,7 @@ impl Oneself {
         // Once is enough: while it waits it takes no lock.
         self.from = None;
         let caller = rt::caller();
-        let mut own = client.holds_of(key).filter(|lease| lease.is_of(caller));
+        let mut own = client.holds_of(key).filter(|lease| lease.state().holder() == caller);
         if let Some(lease) = own.next() {
             tracing::warn!(
                 target: LOCK, %key, fence = %lease.fence(),

@@ -18,6 +18,7 @@ use leasehold_core::{
 use crate::events;
 use crate::lease::guard::Guard;
 use crate::lease::handle::LeaseHandle;
+use crate::lease::handle::requests::UnderWay;
 use crate::rt;
 use crate::waiting::acquisition::{Acquisition, Attempt};
 use crate::waiting::flight::{Flight, landed};
@@ -389,14 +390,7 @@ impl Wire {
     /// A heartbeat may be on its way when the lease arrives. Carried out after the lease's release,
     /// it would queue a ghost, so the release waits for it.
     fn finish_in_background(&self, flight: Flight, handle: &Arc<LeaseHandle>) {
-        struct Done(Arc<LeaseHandle>);
-        impl Drop for Done {
-            fn drop(&mut self) {
-                self.0.request_done();
-            }
-        }
-        handle.request_started();
-        let (done, client) = (Done(Arc::clone(handle)), Arc::clone(&self.acquisition.client));
+        let (done, client) = (UnderWay::begin(handle), Arc::clone(&self.acquisition.client));
         let landed = flight.landed(&client);
         client.background.clone().spawn(async move {
             drop(landed.await);

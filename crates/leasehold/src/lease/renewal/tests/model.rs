@@ -2,20 +2,21 @@
 
 use std::any::Any;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use leasehold_clock::ManualClock;
 use leasehold_core::{
-    BoxFuture, Call, Capability, Effect, Error, ErrorKind, FenceBlock, LeaseState, LockLog, Result,
-    StoreLayer, Token,
+    Admission, BoxFuture, Call, Capability, Effect, Error, ErrorKind, FenceBlock, LeaseState,
+    LeaseStatus, LockLog, Relay, Result, StoreLayer, Token,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::audit::LockEventKind;
-use crate::lease::handle::requests::{Afterwards, Change};
-use crate::lease::handle::{Began, Offered, Phase, Proof, Relay};
+use crate::lease::handle::requests::Afterwards;
+use crate::lease::handle::{Began, Proof};
+use crate::lease::succession::Successors;
 use crate::settings::Settings;
 
 type Answers = Vec<Result<Renew>>;
@@ -62,36 +63,27 @@ impl StoreLayer for Slow {
     }
 }
 
-/// A contender that a lease is handed to.
+/// Gets the leases that their contenders did not take.
 #[derive(Debug, Default)]
-struct Contender {
-    took: AtomicBool,
-    taken_back: AtomicBool,
-}
+struct Next(Mutex<Vec<HoldId>>);
 
-impl Contender {
-    fn is_back(&self) -> bool {
-        self.taken_back.load(Ordering::Relaxed)
-    }
-}
-
-impl Offered for Contender {
-    fn is_there(&self) -> bool {
-        !self.took.load(Ordering::Relaxed)
+impl Successors for Next {
+    fn hand_on(&self, _handle: &Arc<LeaseHandle>) -> bool {
+        false
     }
 
-    fn take_back(&self) {
-        self.taken_back.store(true, Ordering::Relaxed);
+    fn take_back(&self, handle: &Arc<LeaseHandle>) {
+        self.0.lock().unwrap().push(handle.id);
     }
 }
 
 struct Lease {
     handle: Arc<LeaseHandle>,
-    /// When it is due, in nanoseconds, if it is cared for.
-    due: Option<u64>,
-    /// Until when it is on its way, whether it was taken, and when its predecessor was due.
-    offer: Option<(Moment, Arc<Contender>)>,
-    resume: Option<u64>,
+    /// When it is due, if it is cared for.
+    due: Option<Moment>,
+    /// Until when it is on its way, unless it was taken, and when its predecessor was due.
+    offer: Option<Moment>,
+    resume: Option<Moment>,
     /// Whether the store said that it has ended.
     refuted: bool,
 }
@@ -100,6 +92,7 @@ struct World {
     random: fastrand::Rng,
     clock: Arc<ManualClock>,
     schedule: Arc<RenewalSchedule>,
+    next: Arc<Next>,
     sent: mpsc::UnboundedReceiver<Sent>,
     /// With the moment at which they were sent.
     on_the_way: Vec<(Sent, Moment)>,
@@ -108,7 +101,9 @@ struct World {
     changing: Option<usize>,
     settings: Settings,
     /// When the renewer looks by itself, and whether it was woken.
-    looks_at: Option<u64>,
+    looks_at: Option<Moment>,
+    /// The leases that were offered in vain.
+    taken_back: Vec<HoldId>,
     woken: bool,
 }
 
@@ -121,17 +116,22 @@ impl World {
         let store: Arc<dyn Store> = Arc::new(Slow(sender));
         let clock = Arc::new(ManualClock::new());
         clock.advance(Duration::from_secs(3600));
-        let schedule = RenewalSchedule::new(store, Arc::<ManualClock>::clone(&clock));
+        let (next, succession) = (Arc::new(Next::default()), Arc::<Succession>::default());
+        let successors: Weak<Next> = Arc::downgrade(&next);
+        succession.leads_to(successors);
+        let schedule = RenewalSchedule::new(store, Arc::<ManualClock>::clone(&clock), succession);
         Self {
             random: fastrand::Rng::with_seed(seed),
             clock,
             schedule,
+            next,
             sent,
             on_the_way: Vec::new(),
             leases: Vec::new(),
             changing: None,
             settings,
             looks_at: None,
+            taken_back: Vec::new(),
             woken: false,
         }
     }
@@ -189,10 +189,11 @@ impl World {
         let (now, held) = (self.now(), self.held());
         let lease = &mut self.leases[number];
         let handle = &lease.handle;
-        lease.due = (handle.phase() == Phase::Held).then(|| {
-            let renewed = handle.wants_renewal(now);
-            let due = renewal_due(sent_at, handle.length(), held);
-            due_ns(if renewed { due.min(handle.lost_at()) } else { handle.lost_at() })
+        let state = handle.state();
+        let Lasting { length, lost_at } = state.lasting();
+        lease.due = (!state.is_over()).then(|| {
+            let due = renewal_due(sent_at, length, held);
+            if state.wants_renewal(now) { due.min(lost_at) } else { lost_at }
         });
     }
 
@@ -209,9 +210,9 @@ impl World {
     fn progress(&mut self) {
         let (Some(number), now) = (self.any(), self.now()) else { return };
         let lease = &mut self.leases[number];
-        lease.handle.progress(now);
+        lease.handle.on(|lease| lease.progress(now));
         self.schedule.look_now(&lease.handle);
-        lease.due = (lease.handle.phase() == Phase::Held).then(|| due_ns(now));
+        lease.due = (!lease.handle.state().is_over()).then_some(now);
     }
 
     fn take_away(&mut self) {
@@ -224,7 +225,7 @@ impl World {
     fn change_length(&mut self) {
         let (Some(number), ttl, now) = (self.any(), self.length(), self.now()) else { return };
         let handle = Arc::clone(&self.leases[number].handle);
-        let Change::Start(_, before) = handle.start_change(ttl, now) else { return };
+        let Admission::Start((_, change)) = handle.change_length(ttl, now) else { return };
         // The renewer may look meanwhile.
         self.changing = Some(number);
         if self.random.bool() {
@@ -232,11 +233,11 @@ impl World {
         }
         self.changing = None;
         match self.random.u8(..3) {
-            0 => drop(handle.length_changed(before, now, ttl, now)),
-            1 => handle.length_unchanged(before, now),
+            0 => drop(handle.on(|lease| lease.length_changed(change, now))),
+            1 => handle.on(|lease| lease.length_unchanged(change, now)),
             _ => {}
         }
-        handle.change_done();
+        handle.on(|lease| lease.change_done());
         self.schedule.add(&handle, now, now);
         self.added(number, now);
     }
@@ -248,24 +249,19 @@ impl World {
         let Some(next) = before.hand_on(now) else { return false };
         let next = Arc::new(next);
         let until = now.saturating_add(Duration::from_millis(100));
-        let contender = Arc::new(Contender::default());
-        let weak: Weak<Contender> = Arc::downgrade(&contender);
-        next.offered(weak, until);
         let resume = self.leases[number].resume.or(self.leases[number].due).unwrap();
         self.schedule.hand_on(&before, &next, until);
-        let due = Some(due_ns(until).min(resume));
+        let due = Some(until.min(resume));
         // It goes on under its number.
-        let offer = Some((until, contender));
         self.leases[number] =
-            Lease { handle: next, due, offer, resume: Some(resume), refuted: false };
+            Lease { handle: next, due, offer: Some(until), resume: Some(resume), refuted: false };
         true
     }
 
     fn claim(&mut self) {
         let Some(number) = self.any() else { return };
-        if let Some((_, contender)) = &self.leases[number].offer {
-            contender.took.store(true, Ordering::Relaxed);
-        }
+        let lease = &mut self.leases[number];
+        assert_eq!(lease.handle.on(|it| it.claimed(0)), lease.offer.take().is_some());
     }
 
     /// Looks at a lease that is due; returns whether it needs a renewal.
@@ -275,26 +271,30 @@ impl World {
         let lost_at = handle.lost_at();
         if now >= lost_at || handle.status(now) == LeaseStatus::Lost {
             lease.due = None;
+            self.taken_back.extend(lease.offer.take().map(|_| handle.id));
             return false;
         }
-        let offer = lease.offer.as_ref();
-        if let Some((until, _)) = offer.filter(|(_, contender)| contender.is_there()) {
-            lease.due = (now < *until).then(|| due_ns(lost_at.min(*until)));
+        if let Some(until) = lease.offer {
+            lease.due = (now < until).then(|| lost_at.min(until));
+            if now >= until {
+                lease.offer = None;
+                self.taken_back.push(handle.id);
+            }
             return false;
         }
         if let Some(resume) = lease.resume.take()
-            && now.as_nanos() < resume
+            && now < resume
         {
-            lease.due = Some(due_ns(lost_at).min(resume));
+            lease.due = Some(lost_at.min(resume));
             return false;
         }
-        lease.due = Some(due_ns(lost_at));
-        handle.wants_renewal(now) && self.changing != Some(number)
+        lease.due = Some(lost_at);
+        handle.state().wants_renewal(now) && self.changing != Some(number)
     }
 
     fn turn(&mut self) {
         let now = self.now();
-        let due = |lease: &Lease| lease.due.is_some_and(|due| due <= now.as_nanos());
+        let due = |lease: &Lease| lease.due.is_some_and(|due| due <= now);
         let due: Vec<usize> = (0..self.leases.len()).filter(|at| due(&self.leases[*at])).collect();
         let expected: Vec<usize> =
             due.into_iter().filter(|number| self.looked_at(*number, now)).collect();
@@ -302,8 +302,8 @@ impl World {
         let (batches, next) = self.schedule.begin_renewals(now);
         let mut renewed: Vec<usize> = Vec::new();
         for batch in batches {
-            for handle in &batch.holds {
-                assert_eq!(handle.phase(), Phase::Held);
+            for handle in &batch.leases {
+                assert!(!handle.state().is_over());
                 assert!(now < handle.lost_at());
                 renewed.push(handle.key.as_str().parse().unwrap());
             }
@@ -311,11 +311,16 @@ impl World {
         }
         renewed.sort_unstable();
         assert_eq!(renewed, expected);
-        self.looks_at = next.map(Moment::as_nanos);
+        let mut order = self.taken_back.clone();
+        order.sort_unstable();
+        let mut taken_back = self.next.0.lock().unwrap().clone();
+        taken_back.sort_unstable();
+        assert_eq!(taken_back, order);
+        self.looks_at = next;
         // A look that is planned for later stays, even if its lease has ended since: that is one look
         // for nothing.
         let first = self.leases.iter().filter_map(|lease| lease.due).min();
-        let ahead = planned.filter(|planned| *planned > now.as_nanos());
+        let ahead = planned.filter(|planned| *planned > now);
         assert_eq!(self.looks_at, first.into_iter().chain(ahead).min());
         self.woken = false;
     }
@@ -361,7 +366,7 @@ impl World {
         let there = self.there();
         for (at, number) in sent.leases.iter().enumerate() {
             let lease = &mut self.leases[*number];
-            let (length, lost_at) = (lease.handle.length(), lease.handle.lost_at());
+            let Lasting { length, lost_at } = lease.handle.state().lasting();
             let told = told.get(at).cloned().flatten();
             if lease.due.is_none() {
                 continue;
@@ -370,10 +375,10 @@ impl World {
             lease.due = match told {
                 // The end of its longest hold is looked at by the renewer.
                 Some(Renew::Renewed | Renew::Asked) if now >= lost_at => {
-                    found.filter(|found| *found <= now.as_nanos())
+                    found.filter(|found| *found <= now)
                 }
                 Some(Renew::Renewed | Renew::Asked) => {
-                    Some(due_ns(renewal_due(sent_at, length, held).min(lost_at)))
+                    Some(renewal_due(sent_at, length, held).min(lost_at))
                 }
                 Some(_) => {
                     lease.refuted = true;
@@ -382,9 +387,11 @@ impl World {
                 // Some time later, which is decided by lot.
                 None => {
                     let (earliest, latest) = (length.duration() / 16, length.duration() * 5 / 48);
-                    let moment = |after| due_ns(now.saturating_add(after).min(lost_at));
-                    let found = found.unwrap();
-                    assert!(moment(earliest) <= found + 99 && found <= moment(latest) + 99);
+                    let moment = |after| now.saturating_add(after).min(lost_at);
+                    let (found, fault) = (found.unwrap(), Duration::from_nanos(99));
+                    let about = found.saturating_add(fault);
+                    assert!(moment(earliest) <= about);
+                    assert!(found <= moment(latest).saturating_add(fault));
                     Some(found)
                 }
             };
@@ -394,8 +401,8 @@ impl World {
     }
 
     /// What is in the schedule, and when it is due.
-    fn there(&self) -> Vec<(usize, u64)> {
-        let all = self.schedule.due().until(u64::MAX);
+    fn there(&self) -> Vec<(usize, Moment)> {
+        let all = self.schedule.due().until(Moment::from_nanos(u64::MAX));
         let number = |found: &Found| {
             let number: usize = found.lease.key.as_str().parse().unwrap();
             assert!(Arc::ptr_eq(&found.lease, &self.leases[number].handle));
@@ -410,7 +417,7 @@ impl World {
         let due = self.leases.iter().enumerate();
         let expected: Vec<_> = due.filter_map(|(at, lease)| Some((at, lease.due?))).collect();
         assert_eq!(self.there(), expected);
-        assert_eq!(self.schedule.held(), expected.len());
+        assert_eq!(self.schedule.due().held(), expected.len());
         let mut sooner = std::pin::pin!(self.schedule.sooner.notified());
         self.woken |= sooner.as_mut().enable();
         if let Some(first) = expected.iter().map(|(_, due)| *due).min() {
@@ -419,9 +426,9 @@ impl World {
         let now = self.now();
         for lease in &self.leases {
             let handle = &lease.handle;
-            let is_held = handle.phase() == Phase::Held;
+            let is_held = !handle.state().is_over();
             assert!(is_held || lease.due.is_none());
-            let is_back = lease.offer.as_ref().is_some_and(|(_, to)| to.is_back());
+            let is_back = self.taken_back.contains(&handle.id);
             let is_over = lease.refuted || is_back || now >= handle.lost_at();
             assert!(!is_held || lease.due.is_some() || is_over);
         }
@@ -469,13 +476,20 @@ async fn every_lease_is_renewed_when_it_is_due_and_none_is_forgotten_whatever_be
 
 /// Notes when a lease is due as its last request counts as done.
 struct Watch {
+    schedule: Arc<RenewalSchedule>,
     lease: Arc<LeaseHandle>,
     due_ns: AtomicU64,
 }
 
+impl Watch {
+    fn due(&self) -> Moment {
+        self.schedule.due().at(self.lease.id).unwrap()
+    }
+}
+
 impl Wake for Watch {
     fn wake(self: Arc<Self>) {
-        self.due_ns.store(self.lease.due_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.due_ns.store(self.due().as_nanos(), Ordering::Relaxed);
     }
 }
 
@@ -492,7 +506,8 @@ async fn a_lease_is_at_its_next_moment_before_its_renewal_counts_as_done() {
     for (Sent { leases, answer }, _) in std::mem::take(&mut world.on_the_way) {
         let watch = |number: &usize| {
             let lease = Arc::clone(&world.leases[*number].handle);
-            Arc::new(Watch { lease, due_ns: AtomicU64::new(0) })
+            let schedule = Arc::clone(&world.schedule);
+            Arc::new(Watch { schedule, lease, due_ns: AtomicU64::new(0) })
         };
         let watches: Vec<_> = leases.iter().map(watch).collect();
         let mut waiting: Vec<_> =
@@ -504,9 +519,8 @@ async fn a_lease_is_at_its_next_moment_before_its_renewal_counts_as_done() {
         answer.send(leases.iter().map(|_| Ok(Renew::Renewed)).collect()).unwrap();
         world.let_run().await;
         for watch in &watches {
-            let due = watch.lease.due_ns.load(Ordering::Relaxed);
-            assert_eq!(watch.due_ns.load(Ordering::Relaxed), due);
-            assert!(due < watch.lease.lost_at().as_nanos());
+            assert_eq!(watch.due_ns.load(Ordering::Relaxed), watch.due().as_nanos());
+            assert!(watch.due() < watch.lease.lost_at());
             watched += 1;
         }
         drop(waiting);
@@ -521,16 +535,14 @@ async fn a_lease_that_others_moved_since_it_was_found_due_stays_where_they_put_i
         world.take();
     }
     world.clock.advance(Duration::from_millis(40));
-    let found = world.schedule.due().until(u64::MAX);
+    let found = world.schedule.due().until(Moment::from_nanos(u64::MAX));
     let now = world.now();
-    let mut looked_at = 0;
     for found in &found {
         // As when the holder says that it gets on, right behind the look.
         world.schedule.look_now(&found.lease);
-        if world.schedule.renewal_of(found, now).is_none() {
-            assert_eq!(found.lease.due_ns.load(Ordering::Relaxed), now.as_nanos());
-            looked_at += 1;
-        }
+        let (at, _) = world.schedule.look_at(found, now);
+        world.schedule.put_off(&[found.to(at.unwrap())]);
+        assert_eq!(world.schedule.due().at(found.lease.id), Some(now));
     }
-    assert!(looked_at > 0);
+    assert!(!found.is_empty());
 }
