@@ -36,8 +36,8 @@ pub(crate) struct Acquire {
 
     /// Write the lease to this file, readable by you alone, instead of stdout
     ///
-    /// A lease in the file is replaced if it does not hold its lock any more. Otherwise the new lease is
-    /// released, and the exit code is 75. Other content is never replaced.
+    /// A lease in the file is replaced if it does not hold its lock any more. Otherwise the new
+    /// lease is released, and the exit code is 75. Other content is never replaced.
     #[arg(long, value_name = "FILE")]
     pub(crate) lease_file: Option<PathBuf>,
 
@@ -79,12 +79,12 @@ pub(crate) struct Renew {
 
 /// End a lease of `acquire`, a hold of `hold`, or all leases of an owner
 ///
-/// With KEY and --fence it ends the `hold` on this machine that printed that fence, and returns after
-/// the release.
+/// With KEY and --fence it ends the `hold` on this machine that printed that fence, and returns
+/// after the release.
 ///
-/// Exits with 76 if the lease had expired before. The message says whether another holder has had the
-/// lock since. The lease file is removed after the end of the lease. It stays if this store is not the
-/// one in its last line.
+/// Exits with 76 if the lease had expired before. The message says whether another holder has had
+/// the lock since. The lease file is removed after the end of the lease. It stays if this store is
+/// not the one in its last line.
 #[derive(Args, Debug)]
 pub(crate) struct Release {
     /// The name of the lock of a `hold`
@@ -108,8 +108,8 @@ pub(crate) struct Release {
 
     /// For operators: force-release all leases of an owner, with exactly that name
     ///
-    /// Ends each by its fence, as `force-release` does, and prints the outcome of each. Without --yes it
-    /// only prints these leases, and exits with 0.
+    /// Ends each by its fence, as `force-release` does, and prints the outcome of each. Without
+    /// --yes it only prints these leases, and exits with 0.
     #[arg(long, conflicts_with_all = ["lease_file", "cooldown"])]
     pub(crate) all: bool,
 
@@ -168,8 +168,8 @@ pub(crate) struct Hold {
 
     /// Release the lock after this time, with exit code 80
     ///
-    /// At least 10ms, counted from the grant. Another holder can get the lock after that time, even if
-    /// leasehold itself is killed.
+    /// At least 10ms, counted from the grant. Another holder can get the lock after that time, even
+    /// if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -188,10 +188,10 @@ pub(crate) struct Hold {
     /// The signal for that process and its descendants if the lock is lost
     /// [default: TERM with --background]
     ///
-    /// It comes 5% of the ttl before another holder can get the lock (20ms to 5s, at most a quarter of the
-    /// ttl). After HUP, INT, QUIT and TERM, KILL follows at three quarters of that time; any other signal,
-    /// such as USR1, comes alone. With --until-asked the same signal comes when `ask` requests the release;
-    /// the lock is kept until the process has ended.
+    /// It comes 5% of the ttl before another holder can get the lock (20ms to 5s, at most a quarter
+    /// of the ttl). After HUP, INT, QUIT and TERM, KILL follows at three quarters of that time; any
+    /// other signal, such as USR1, comes alone. With --until-asked the same signal comes when `ask`
+    /// requests the release; the lock is kept until the process has ended.
     #[arg(long, value_name = "SIGNAL", value_parser = crate::signals::parse, requires = "while_pid")]
     pub(crate) on_loss: Option<i32>,
 

@@ -41,9 +41,9 @@ pub(crate) struct Show {
 
     /// Print the record of the lock in a Redis server, a line for each field
     ///
-    /// A token is a secret, so only its fingerprint is printed, as in `token=#1c0ffee2`. A field that
-    /// can't be read is printed as bytes, with the reason. A quorum prints this for each node. The words
-    /// may change in any version.
+    /// A token is a secret, so only its fingerprint is printed, as in `token=#1c0ffee2`. A field
+    /// that can't be read is printed as bytes, with the reason. A quorum prints this for each node.
+    /// The words may change in any version.
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
 
@@ -191,11 +191,11 @@ impl Sort {
 
 /// Print the locks in use as numbers for Prometheus, or serve them
 ///
-/// Counts the locks that are held, closed and waited for. Gives the age of the oldest hold, the longest
-/// wait, and whether the store answered. If it did not, leasehold_store_up is 0, and without --listen
-/// the exit code is that of the failure. Each scrape lists the store. With --listen it prints the
-/// address that it serves, with the port that it got for port 0. Every client that reaches the address
-/// may read, but no page of another site. Ends on a signal.
+/// Counts the locks that are held, closed and waited for. Gives the age of the oldest hold, the
+/// longest wait, and whether the store answered. If it did not, leasehold_store_up is 0, and
+/// without --listen the exit code is that of the failure. Each scrape lists the store. With
+/// --listen it prints the address that it serves, with the port that it got for port 0. Every
+/// client that reaches the address may read, but no page of another site. Ends on a signal.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
     /// Only locks whose names start with this
@@ -218,11 +218,11 @@ pub(crate) struct Metrics {
 ///
 /// Prints its holders, with their notes and the length of their hold, and their processes on this
 /// machine. The waiters follow in order, and the locks that the holders wait for themselves, with a
-/// deadlock. For a lock that is cooling down it prints the last holder, and for a free lock the problems
-/// of its store, as `doctor` does. Then it prints the commands that help. Changes nothing.
+/// deadlock. For a lock that is cooling down it prints the last holder, and for a free lock the
+/// problems of its store, as `doctor` does. Then it prints the commands that help. Changes nothing.
 ///
-/// It lists the store to find the locks that the holders wait for. It distinguishes holders and waiters
-/// by their owner names, so all tasks of one process look like one.
+/// It lists the store to find the locks that the holders wait for. It distinguishes holders and
+/// waiters by their owner names, so all tasks of one process look like one.
 #[derive(Args, Debug)]
 pub(crate) struct Why {
     /// The name of the lock

@@ -304,16 +304,16 @@ pub(crate) struct Run {
 
     /// The cooldown: keep other holders out for this time after the command, 0 to 365 days
     ///
-    /// It begins with the release. If the store does not answer the release, a warning says that the
-    /// cooldown may be missing.
+    /// It begins with the release. If the store does not answer the release, a warning says that
+    /// the cooldown may be missing.
     #[arg(long, value_name = "TIME", value_parser = duration::cooldown, allow_hyphen_values = true)]
     pub(crate) cooldown: Option<Cooldown>,
 
     /// The timeout of the command: hold the lock for this time at most, and stop the command before
     ///
-    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace of
-    /// that time, and the exit code is 80. Another holder can get the lock after that time, even if
-    /// leasehold itself is killed.
+    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace
+    /// of that time, and the exit code is 80. Another holder can get the lock after that time, even
+    /// if leasehold itself is killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -344,13 +344,13 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 
 /// Run a command on one host at a time: on the leader
 ///
-/// Waits for the leadership, then runs the command as `run` does. If the leadership is lost, leasehold
-/// stops the command before another candidate can lead, and campaigns again. When the command ends by
-/// itself, leasehold exits with its exit code; with --restart it campaigns again. The environment of
-/// the command is as for `run`; LEASEHOLD_FENCE grows from leader to leader.
+/// Waits for the leadership, then runs the command as `run` does. If the leadership is lost,
+/// leasehold stops the command before another candidate can lead, and campaigns again. When the
+/// command ends by itself, leasehold exits with its exit code; with --restart it campaigns again.
+/// The environment of the command is as for `run`; LEASEHOLD_FENCE grows from leader to leader.
 ///
-/// -n and -w limit each campaign. Without them leasehold retries without limit if the store is away,
-/// at the start or later.
+/// -n and -w limit each campaign. Without them leasehold retries without limit if the store is
+/// away, at the start or later.
 #[derive(Args, Debug)]
 #[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Elect {
@@ -368,8 +368,9 @@ pub(crate) struct Elect {
 
     /// The longest term: lead for this time at most, and campaign again behind the waiters
     ///
-    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace of
-    /// that time. Another candidate can lead after that time, even if leasehold itself is killed.
+    /// At least 10ms, counted from the grant. The command gets TERM, then KILL, in the last --grace
+    /// of that time. Another candidate can lead after that time, even if leasehold itself is
+    /// killed.
     #[arg(long, value_name = "TIME", value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -383,8 +384,8 @@ leasehold elect [OPTIONS] <KEY> [--] <CMD>...
 
 /// Print the leader, and again whenever it changes
 ///
-/// Prints one line for each leader: its fence, its owner, its notes. Without a leader each of them is
-/// `-`. Polls the store once a second. Ends on a signal, or when its output is closed.
+/// Prints one line for each leader: its fence, its owner, its notes. Without a leader each of them
+/// is `-`. Polls the store once a second. Ends on a signal, or when its output is closed.
 #[derive(Args, Debug)]
 pub(crate) struct Observe {
     /// The name of the election
@@ -416,8 +417,8 @@ pub(crate) struct Wait {
 
 /// End the lease of another holder
 ///
-/// The holder learns of it at its next renewal, at most a third of its ttl later. Until then it works
-/// on, so end its process first if you can.
+/// The holder learns of it at its next renewal, at most a third of its ttl later. Until then it
+/// works on, so end its process first if you can.
 #[derive(Args, Debug)]
 pub(crate) struct ForceRelease {
     /// The name of the lock
@@ -430,8 +431,8 @@ pub(crate) struct ForceRelease {
 
 /// Request the release of a lock from its holders
 ///
-/// The holder decides. `run --on-ask` and `hold --until-asked` learn of the request within a second,
-/// other holders at their next renewal. `show` names the owner of the request.
+/// The holder decides. `run --on-ask` and `hold --until-asked` learn of the request within a
+/// second, other holders at their next renewal. `show` names the owner of the request.
 #[derive(Args, Debug)]
 pub(crate) struct Ask {
     /// The name of the lock
@@ -448,8 +449,8 @@ pub(crate) struct Ask {
 
 /// Change the limit of a semaphore in use
 ///
-/// Held permits stay held, even above a lower limit. Waiters that want more permits than the new limit
-/// are refused. From then on all users of the name must give the new limit.
+/// Held permits stay held, even above a lower limit. Waiters that want more permits than the new
+/// limit are refused. From then on all users of the name must give the new limit.
 #[derive(Args, Debug)]
 pub(crate) struct SetLimit {
     /// The name of the lock

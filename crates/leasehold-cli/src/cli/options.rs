@@ -33,15 +33,16 @@ pub(crate) struct Global {
 
     /// A file with the store's password on its first line [env: LEASEHOLD_PASSWORD_FILE]
     ///
-    /// Without the option the password comes from the store's URL, else from the file of the variable,
-    /// else from LEASEHOLD_PASSWORD.
+    /// Without the option the password comes from the store's URL, else from the file of the
+    /// variable, else from LEASEHOLD_PASSWORD.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
     /// Retry for this long if the store is away at the start [default: 0s]
     ///
-    /// Without it, leasehold exits at once if it can't reach the store. A shorter limit on waiting ends
-    /// the retries too. Once the store has answered, waits for locks ride out its absence anyway.
+    /// Without it, leasehold exits at once if it can't reach the store. A shorter limit on waiting
+    /// ends the retries too. Once the store has answered, waits for locks ride out its absence
+    /// anyway.
     #[arg(
         long, global = true, value_name = "TIME",
         value_parser = duration::parse, allow_hyphen_values = true,
@@ -69,9 +70,9 @@ pub(crate) struct Sharing {
     /// LAYOUT is redis-py, python-redis-lock, node-redlock, redis-semaphore, redislock, redsync,
     /// symfony, spring:REGISTRY, shedlock:ENVIRONMENT, redisson, redisson-fenced, or plain for any
     /// other that keeps a string at the lock's name. The store is a Redis server, and the name is
-    /// the library's. These layouts have only exclusive locks, without periods, cooldowns and a queue.
-    /// Notes are missing in shedlock and redisson. Only shedlock has an owner's name, and only
-    /// redisson-fenced has a fence.
+    /// the library's. These layouts have only exclusive locks, without periods, cooldowns and a
+    /// queue. Notes are missing in shedlock and redisson. Only shedlock has an owner's name, and
+    /// only redisson-fenced has a fence.
     #[arg(long, value_name = "LAYOUT", value_parser = layout)]
     pub(crate) interop: Option<Layout>,
 }
@@ -81,8 +82,8 @@ pub(crate) struct Sharing {
 pub(crate) struct Leftovers {
     /// Give a lock of the other library without expiry this one, and take it afterwards
     ///
-    /// Such a lock is a leftover of a program that died between two commands. Use this only where no
-    /// program holds locks without expiry on purpose. Both steps are in the log (-v).
+    /// Such a lock is a leftover of a program that died between two commands. Use this only where
+    /// no program holds locks without expiry on purpose. Both steps are in the log (-v).
     #[arg(
         long, value_name = "TIME", requires = "interop",
         value_parser = duration::ttl, allow_hyphen_values = true,
@@ -189,7 +190,8 @@ pub(crate) struct Kinds {
 
     /// With --limit: use the limit that the name is in use with, if it is not N
     ///
-    /// Without it another N is refused. For a deployment that changes N, give it to old and new programs.
+    /// Without it another N is refused. For a deployment that changes N, give it to old and new
+    /// programs.
     #[arg(long)]
     pub(crate) stored_limit: bool,
 
@@ -199,14 +201,14 @@ pub(crate) struct Kinds {
 
     /// Start at most once per period on all hosts: the grant closes the lock for this long
     ///
-    /// 1 ms to 365 days. The period begins with the grant; with replicas= the command starts when they
-    /// have confirmed it. It never waits: a closed period counts as a busy lock, and stays closed even if
-    /// the holder crashes. For a schedule, give a period clearly shorter than the interval, such as 55m
-    /// for every hour. Otherwise a delayed start blocks the next one. A message warns if less than 5 % of
-    /// the period was left.
+    /// 1 ms to 365 days. The period begins with the grant; with replicas= the command starts when
+    /// they have confirmed it. It never waits: a closed period counts as a busy lock, and stays
+    /// closed even if the holder crashes. For a schedule, give a period clearly shorter than the
+    /// interval, such as 55m for every hour. Otherwise a delayed start blocks the next one. A
+    /// message warns if less than 5 % of the period was left.
     ///
-    /// `leasehold why KEY` prints the owner, the time and the end of the last run. The store keeps a short
-    /// log for that; with `log=0` in its URL it keeps none.
+    /// `leasehold why KEY` prints the owner, the time and the end of the last run. The store keeps
+    /// a short log for that; with `log=0` in its URL it keeps none.
     #[arg(long, value_name = "TIME", value_parser = duration::period, allow_hyphen_values = true)]
     pub(crate) once_per: Option<Duration>,
 }
@@ -221,7 +223,8 @@ pub(crate) struct Job {
     /// The time before the deadline in which a command ends when the lock is lost
     /// [default: 5% of the ttl, 20ms to 5s, at most a quarter of the ttl]
     ///
-    /// The command gets TERM at its start, and KILL after three quarters of it. At most half of the ttl.
+    /// The command gets TERM at its start, and KILL after three quarters of it. At most half of the
+    /// ttl.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
@@ -241,9 +244,9 @@ pub(crate) struct Job {
 
     /// Write the outcome of the lock and the command to this file, as a JSON document
     ///
-    /// It has the grant and its fence, a loss and its cause, the release and its delay, the end of the
-    /// command, and leasehold's own exit code apart from the command's. The file is replaced in one step
-    /// at each change, first before the lock is requested; `exit` is null until the end.
+    /// It has the grant and its fence, a loss and its cause, the release and its delay, the end of
+    /// the command, and leasehold's own exit code apart from the command's. The file is replaced in
+    /// one step at each change, first before the lock is requested; `exit` is null until the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) status: Option<PathBuf>,
 
