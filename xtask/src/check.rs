@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::jobs::{self, Job};
-use crate::{doc_links, features, hygiene, interop, root, surface};
+use crate::{doc_links, features, hygiene, interop, root, surface, tools};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,6 +56,7 @@ pub(crate) fn run(scope: Scope) -> Result<(), String> {
     })?;
     if let Some(prepared) = prepared {
         drop(prepared.join());
+        timed("licences and spelling", tools::run)?;
         queues.push(others()?);
     }
     timed("tests", || jobs::run(queues))?;

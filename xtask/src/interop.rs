@@ -122,13 +122,17 @@ fn build(
 }
 
 fn python(sources: &Path, built: &Path) -> Result<(), String> {
-    let (from, to) = (sources.join("python/requirements.txt"), built.join("python"));
-    build(&to, std::slice::from_ref(&from), || {
+    environment(&sources.join("python/requirements.txt"), &built.join("python"))
+}
+
+/// An environment of Python's in `to` with what the file `from` lists.
+pub(crate) fn environment(from: &Path, to: &Path) -> Result<(), String> {
+    build(to, &[from.to_owned()], || {
         let mut environment = Command::new("python3");
-        environment.args(["-m", "venv"]).arg(&to);
+        environment.args(["-m", "venv"]).arg(to);
         finish(environment)?;
         let mut install = Command::new(to.join("bin/python"));
-        install.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&from);
+        install.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(from);
         finish(install)
     })
 }
@@ -172,7 +176,7 @@ fn java(sources: &Path, built: &Path) -> Result<(), String> {
     })
 }
 
-fn finish(mut command: Command) -> Result<(), String> {
+pub(crate) fn finish(mut command: Command) -> Result<(), String> {
     let shown = format!("{command:?}");
     match command.stdin(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),

@@ -23,6 +23,7 @@ mod prose;
 mod sim;
 mod surface;
 mod tests_named;
+mod tools;
 mod torture;
 mod words;
 
@@ -42,6 +43,8 @@ Commands:
                   path or line has all these words
   doc-links       the links of the documentation that `cargo doc` has put into target/doc, where rustdoc
                   does not look: to files and places in pages, and those that came out as text
+  tools           the licences and sources of all dependencies, and spelling, by tools that it installs
+                  into target/tools
   book            the documents as a book in target/book
   interop [NAME…] the lock libraries of other languages and leasehold on the same locks, see
                   docs/interop-trials.md; all of them, or those of these names
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         ["hygiene"] => hygiene::run(root()),
         ["files", words @ ..] => files::run(root(), words),
         ["doc-links"] => check::documentation_links(),
+        ["tools"] => tools::run(),
         ["book"] => book::run(root()),
         ["picture"] => picture::run(root()),
         ["prose", rest @ ..] => prose::run(root(), rest),
