@@ -1,9 +1,9 @@
 //! Sends many requests over one connection, and gives each its answer.
 //!
-//! A caller writes its request to the socket at once, and leaves to a task, the driver, what the socket
-//! does not take. The driver reads, and wakes each caller when its answer is there. So a request wakes
-//! one task on its way back and none on its way there. The client library's connection hands requests to
-//! a task as well.
+//! A caller writes its request to the socket at once, and leaves to a task, the driver, what the
+//! socket does not take. The driver reads, and wakes each caller when its answer is there. So a
+//! request wakes one task on its way back and none on its way there. The client library's
+//! connection hands requests to a task as well.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

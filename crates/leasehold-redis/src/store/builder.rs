@@ -149,14 +149,15 @@ impl RedisStoreBuilder {
         Ok(self)
     }
 
-    /// How many events to keep of each lock, in a stream beside its record: who got it, how that ended
-    /// (see [`LogEntry`](leasehold_core::LogEntry)). 0, the default, keeps none, and at most it is
+    /// How many events to keep of each lock, in a stream beside its record: who got it, how that
+    /// ended (see [`LogEntry`](leasehold_core::LogEntry)). 0, the default, keeps none, and at most
+    /// it is
     /// [`LOG_MAX`](leasehold_core::LOG_MAX). The stream may have some more before it is cut, and is
     /// forgotten a week after the last event.
     ///
     /// A client writes each event after the fact, off the way of its locks: one more request to the
-    /// server for each, or for several at once. What it can't write, it leaves out. The server's user
-    /// needs the right to `XADD`.
+    /// server for each, or for several at once. What it can't write, it leaves out. The server's
+    /// user needs the right to `XADD`.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@
 //! it out, each caller goes on alone. So the outcome, the retries and the timeouts of a request
 //! don't depend on its neighbours. A request is not sent again if its caller has gone.
 //!
-//! Callers on different runtimes don't share a queue: a task lives as long as its runtime, and so do
-//! the callers that wait for it.
+//! Callers on different runtimes don't share a queue: a task lives as long as its runtime, and so
+//! do the callers that wait for it.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -52,8 +52,8 @@ impl RedisStore {
         call
     }
 
-    /// A call that takes the locks of these requests. If the same is wanted of several locks in a row,
-    /// it is sent once.
+    /// A call that takes the locks of these requests. If the same is wanted of several locks in a
+    /// row, it is sent once.
     fn taking_call<'w>(
         &self,
         script: &'static Script,

@@ -90,7 +90,8 @@ impl World {
     }
 }
 
-/// Returns once a lease of this length that is held will end later than it was granted to, as the store has it.
+/// Returns once a lease of this length that is held will end later than it was granted to, as the
+/// store has it.
 #[cfg(feature = "redis")]
 pub(crate) async fn renewed(client: &Client, key: &str, ttl: Duration, check: impl Fn()) {
     loop {
