@@ -1,21 +1,23 @@
 //! Starts private database servers for tests of fenced transactions.
 //!
-//! [`PostgreSql`] and [`MariaDb`] listen on a Unix socket only. A Galera pair talks over loopback.
+//! [`PostgreSql`] listens on a Unix socket and on loopback, [`MariaDb`] on a socket only. A Galera pair talks over loopback.
 //! PostgreSQL refuses to run as root; it then runs as `nobody`.
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::{TestProcess, describe};
 use crate::server::port::Reservation;
 use crate::server::{TEMP_PREFIX, remove_abandoned_folders, remove_at_exit};
+use crate::tls::Identity;
 
 /// The variable with the folder of `initdb` and `postgres`.
 pub const POSTGRESQL_VARIABLE: &str = "LEASEHOLD_POSTGRESQL_BIN";
@@ -31,12 +33,15 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 const START_POLL: Duration = Duration::from_millis(10);
 
-/// A PostgreSQL server with a superuser `leasehold` that needs no password.
+/// A PostgreSQL server with a superuser `leasehold` that needs no password. It listens on a socket in its folder and on
+/// a free loopback port.
 #[derive(Debug)]
 pub struct PostgreSql {
     // Dropped before the folder: a living server would write into it again.
-    _process: TestProcess,
+    process: TestProcess,
     dir: TempDir,
+    port: Reservation,
+    settings: Vec<String>,
 }
 
 impl PostgreSql {
@@ -47,35 +52,99 @@ impl PostgreSql {
     /// When the programs are missing or the server does not start.
     #[must_use]
     pub fn start() -> Self {
-        let bin = postgresql_bin();
-        let dir = folder();
-        let data = dir.path().join("data");
-        let as_root = rustix::process::geteuid().is_root();
-        if as_root {
-            chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may give a folder away");
-        }
-        let command = |program: &str| {
-            let mut command = Command::new(bin.join(program));
-            if as_root {
-                command.uid(NOBODY).gid(NOBODY);
-            }
-            command.current_dir(dir.path()).env("LC_ALL", "C").stdin(Stdio::null());
-            command
-        };
-        let mut initdb = command("initdb");
+        Self::start_with(&[])
+    }
+
+    /// The same with settings such as `fsync=on`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> Self {
+        let dir = own_folder();
+        let mut initdb = postgresql("initdb", &dir);
         initdb.args(["--auth=trust", "--username=leasehold", "--encoding=UTF8", "--locale=C"]);
-        run(initdb.arg("--no-sync").arg("--pgdata").arg(&data));
-        let mut server = command("postgres");
-        server.arg("-D").arg(&data).arg("-k").arg(dir.path());
-        for setting in
-            ["listen_addresses=", "fsync=off", "shared_buffers=8MB", "max_connections=40"]
-        {
+        run(initdb.arg("--no-sync").arg("--pgdata").arg(data_of(&dir)));
+        Self::on(dir, settings.iter().map(|setting| (*setting).to_owned()).collect())
+    }
+
+    /// The same with TLS and this certificate; connections without it are accepted too.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with_tls(identity: &Identity) -> Self {
+        let folder = own_folder();
+        let copied = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).expect("the temporary folder is writable");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+                .expect("the file is ours");
+            if rustix::process::geteuid().is_root() {
+                chown(&path, Some(NOBODY), Some(NOBODY)).expect("root may give a file away");
+            }
+            path.display().to_string()
+        };
+        let certificate =
+            format!("ssl_cert_file={}", copied("certificate", identity.certificate()));
+        let key = format!("ssl_key_file={}", copied("key", identity.key()));
+        // The server reads them when it starts.
+        Self::start_with(&["ssl=on", &certificate, &key])
+    }
+
+    /// Starts a standby that follows this server.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        let dir = own_folder();
+        let mut copy = postgresql("pg_basebackup", &dir);
+        copy.args([
+            "--username=leasehold",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+        ]);
+        copy.arg("--host").arg(self.socket_dir()).arg("--port").arg(self.port().to_string());
+        run(copy.arg("--pgdata").arg(data_of(&dir)));
+        Self::on(dir, self.settings.clone())
+    }
+
+    fn on(dir: TempDir, settings: Vec<String>) -> Self {
+        let port = Reservation::new();
+        let process = Self::launch(&dir, &port, &settings);
+        Self { process, dir, port, settings }
+    }
+
+    fn launch(dir: &TempDir, port: &Reservation, settings: &[String]) -> TestProcess {
+        let data = data_of(dir);
+        let mut server = postgresql("postgres", dir);
+        server
+            .arg("-D")
+            .arg(&data)
+            .arg("-k")
+            .arg(dir.path())
+            .arg("-p")
+            .arg(port.port().to_string());
+        let usual = [
+            "listen_addresses=127.0.0.1",
+            "fsync=off",
+            "shared_buffers=8MB",
+            "max_connections=100",
+        ];
+        for setting in usual.into_iter().chain(settings.iter().map(String::as_str)) {
             server.args(["-c", setting]);
         }
         let state = data.join("postmaster.pid");
-        let ready = || fs::read_to_string(&state).is_ok_and(|state| state.contains("ready"));
-        let process = launch(server, dir.path(), ready);
-        Self { _process: process, dir }
+        let ready = || {
+            fs::read_to_string(&state)
+                .is_ok_and(|state| state.contains("ready") || state.contains("standby"))
+        };
+        launch(server, dir.path(), ready)
     }
 
     /// The folder with the server's socket: the `host` of a connection.
@@ -84,10 +153,103 @@ impl PostgreSql {
         self.dir.path()
     }
 
+    /// The port, on loopback and in the name of the socket.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port.port()
+    }
+
+    /// A URL through the socket.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let folder = self.dir.path().to_string_lossy().replace('/', "%2F");
+        format!("postgres://leasehold@{folder}:{}/postgres", self.port())
+    }
+
+    /// A URL through loopback.
+    #[must_use]
+    pub fn tcp_url(&self) -> String {
+        format!("postgres://leasehold@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// What the server has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+    }
+
+    /// Stops the server and starts it again, as an operator does.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        self.process.signal(Signal::INT);
+        self.process.wait();
+        self.process = Self::launch(&self.dir, &self.port, &self.settings);
+    }
+
+    /// Stops the server without a checkpoint and starts it again: it recovers as after a crash.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn crash(&mut self) {
+        self.process.signal(Signal::QUIT);
+        self.process.wait();
+        self.process = Self::launch(&self.dir, &self.port, &self.settings);
+    }
+
+    /// Stops the server for good.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::QUIT);
+        self.process.wait();
+    }
+
+    /// The server's process.
+    #[must_use]
+    pub const fn process(&self) -> &TestProcess {
+        &self.process
+    }
+
+    /// Makes a standby the primary.
+    ///
+    /// # Panics
+    ///
+    /// When it can't be one.
+    pub fn promote(&self) {
+        run(postgresql("pg_ctl", &self.dir)
+            .args(["promote", "--wait", "--pgdata"])
+            .arg(data_of(&self.dir)));
+    }
+
     /// Lets the folder of a server in a `static` be removed when the process exits.
     pub fn remove_at_exit(&self) {
         remove_at_exit(self.dir.path());
     }
+}
+
+fn data_of(dir: &TempDir) -> PathBuf {
+    dir.path().join("data")
+}
+
+/// A folder that the server's user may write to.
+fn own_folder() -> TempDir {
+    let dir = folder();
+    if rustix::process::geteuid().is_root() {
+        chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may give a folder away");
+    }
+    dir
+}
+
+/// A program of PostgreSQL, which refuses to run as root.
+fn postgresql(program: &str, dir: &TempDir) -> Command {
+    let mut command = Command::new(postgresql_bin().join(program));
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.current_dir(dir.path()).env("LC_ALL", "C").stdin(Stdio::null());
+    command
 }
 
 /// A MariaDB server with a superuser `root` that needs no password.
@@ -250,6 +412,8 @@ fn postgresql_bin() -> PathBuf {
         return folder.into();
     }
     let postgres = program(POSTGRESQL_VARIABLE, "postgres", &places, "postgresql-15");
+    // The other programs may be beside the target of a link only.
+    let postgres = fs::canonicalize(&postgres).unwrap_or(postgres);
     postgres.parent().map(Path::to_owned).unwrap_or_default()
 }
 

@@ -51,7 +51,7 @@ impl Postgres {
 fn connect(database: &str) -> Client {
     let host = SERVER.socket_dir().to_str().unwrap();
     let mut config = Client::configure();
-    config.host(host).user("leasehold").dbname(database).connect(NoTls).unwrap()
+    config.host(host).port(SERVER.port()).user("leasehold").dbname(database).connect(NoTls).unwrap()
 }
 
 fn fault(error: &postgres::Error) -> Fault {
