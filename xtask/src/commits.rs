@@ -10,8 +10,8 @@ const SUBJECT_MAX: usize = 72;
 
 /// What a subject begins with. Several may stand together, separated by a comma and a blank.
 const AREAS: &[&str] = &[
-    "core", "clock", "client", "embedded", "redis", "quorum", "testkit", "cli", "bench", "xtask",
-    "sim", "docs", "ci", "deps", "all",
+    "core", "clock", "client", "embedded", "postgres", "redis", "quorum", "testkit", "cli",
+    "bench", "xtask", "sim", "docs", "ci", "deps", "all",
 ];
 
 /// The faults in the messages of the commits since [`SINCE`]. `Err` if that commit is missing, as

@@ -17,6 +17,7 @@ const CRATES: &[(&str, &str)] = &[
     ("embedded", "crates/leasehold-embedded"),
     ("examples", "crates/leasehold-examples"),
     ("macros", "crates/leasehold-macros"),
+    ("postgres", "crates/leasehold-postgres"),
     ("quorum", "crates/leasehold-quorum"),
     ("redis", "crates/leasehold-redis"),
     ("testkit", "crates/leasehold-testkit"),

@@ -368,8 +368,9 @@ impl Settings {
         }
         builder = match (&self.password, &self.password_file) {
             // What can be read once, such as a pipe, has said all.
-            (Some(_), Some(file)) if file.is_file() => {
+            (Some(password), Some(file)) if file.is_file() => {
                 let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                let builder = builder.password(password);
                 builder.credentials(move || Ok(Credentials::new(read_password_anew(&file)?)))
             }
             (Some(password), _) => builder.password(password),
@@ -384,7 +385,7 @@ impl Settings {
         if let Some(expiry) = self.leftovers {
             builder = builder.leftovers(expiry.duration());
         }
-        builder.connect(&self.store).await
+        builder.create_tables(true).connect(&self.store).await
     }
 }
 

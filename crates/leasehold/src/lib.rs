@@ -70,6 +70,7 @@
 //! | `rediss://…` | the same, through TLS | `tls-rustls` or `tls-native` |
 //! | `redis+sentinel://host,host/name` | primaries that sentinels fail over; `rediss+sentinel://` through TLS | `redis` (default) |
 //! | `redis+cluster://host,host` | a cluster; `rediss+cluster://` through TLS | `redis` (default) |
+//! | `postgres://user@host/database` | [a table in PostgreSQL](postgres) | `postgres` |
 //! | `quorum+redis://host,host,host` | a majority of several servers; `quorum+rediss://` through TLS | `quorum` and `redis` |
 //! | `quorum:STORE,STORE,STORE` | a majority of several stores of any kind | `quorum` |
 //! | `spread:NAME=STORE,NAME=STORE` | a sharded store: [each lock is in one of several](store::SpreadStore) | the features of its stores |
@@ -521,6 +522,8 @@ pub use leasehold_core::{
 pub use leasehold_embedded as embedded;
 #[cfg(feature = "macros")]
 pub use leasehold_macros::locked;
+#[cfg(feature = "postgres")]
+pub use leasehold_postgres as postgres;
 #[cfg(feature = "quorum")]
 pub use leasehold_quorum as quorum;
 #[cfg(feature = "redis")]

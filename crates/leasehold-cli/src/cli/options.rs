@@ -17,7 +17,8 @@ use crate::signals;
 pub(crate) struct Global {
     /// The store: embedded:, embedded:/PATH, redis://HOST, rediss://HOST, redis+unix:///PATH,
     /// redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST, quorum+redis://HOST,HOST,HOST,
-    /// quorum:STORE,STORE,STORE, spread:NAME=STORE,NAME=STORE [env: LEASEHOLD_STORE]
+    /// quorum:STORE,STORE,STORE, spread:NAME=STORE,NAME=STORE, postgres://USER@HOST/DATABASE
+    /// [env: LEASEHOLD_STORE]
     ///
     /// Don't put a password here: every user of the machine can read the arguments. Put it into
     /// LEASEHOLD_PASSWORD, a --password-file, or the URL in LEASEHOLD_STORE or the config file.

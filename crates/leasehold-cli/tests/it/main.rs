@@ -39,6 +39,7 @@ mod outages;
 mod package;
 mod pages;
 mod places;
+mod postgres;
 mod raw;
 mod readme;
 mod recipes;

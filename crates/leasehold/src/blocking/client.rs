@@ -249,6 +249,8 @@ setters! { ClientBuilder {
     log(events: u32);
     /// For how long a server keeps the last fence of an idle lock, if its URL does not say.
     fence_retention(length: Duration);
+    /// Makes the tables of locks in a PostgreSQL database that lacks them.
+    create_tables(create: bool);
     /// For how long to go on trying to reach a store that is away at first.
     retry_store(length: Duration);
     /// Called after each failed try to reach the store.

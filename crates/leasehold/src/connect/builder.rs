@@ -49,6 +49,7 @@ pub struct ClientBuilder {
     sentinel_credentials: Option<store_url::Provide>,
     log: u32,
     fence_retention: Option<Duration>,
+    create_tables: bool,
     retry_store: Duration,
     on_retry_store: Option<OnRetryStore>,
     #[cfg(feature = "interop")]
@@ -73,6 +74,7 @@ impl fmt::Debug for ClientBuilder {
             password,
             log,
             fence_retention,
+            create_tables,
             retry_store,
             on_retry_store: _,
             #[cfg(feature = "redis")]
@@ -98,6 +100,7 @@ impl fmt::Debug for ClientBuilder {
             .field("password", &password.as_ref().map(|_| "***"))
             .field("log", log)
             .field("fence_retention", fence_retention)
+            .field("create_tables", create_tables)
             .field("retry_store", retry_store)
             .finish_non_exhaustive()
     }
@@ -123,6 +126,7 @@ impl Default for ClientBuilder {
             sentinel_credentials: None,
             log: 0,
             fence_retention: None,
+            create_tables: false,
             retry_store: Duration::ZERO,
             on_retry_store: None,
             #[cfg(feature = "interop")]
@@ -362,6 +366,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Makes the schema and the tables of locks in a PostgreSQL database that lacks them;
+    /// `create=yes` in its URL does the same. By default such a database is refused. With other
+    /// stores it has no effect.
+    pub const fn create_tables(mut self, create: bool) -> Self {
+        self.create_tables = create;
+        self
+    }
+
     /// Connects to the store at a URL; see [`Client::connect`].
     ///
     /// # Cost
@@ -390,6 +402,7 @@ impl ClientBuilder {
             timeout: self.call_timeout,
             log: leasehold_core::checked_log(&self.log.to_string())?,
             fence_retention: self.fence_retention,
+            create: self.create_tables,
             #[cfg(feature = "interop")]
             layout: self.layout.clone(),
             #[cfg(feature = "interop")]
@@ -500,6 +513,8 @@ impl Client {
     /// Connects to a store: `memory:`, `embedded:` (one directory per user of this machine),
     /// `embedded:/path`, `redis://…`, `rediss://…` or `redis+unix:///path`.
     /// `redis+sentinel://host,host/name` and `redis+cluster://host,host` also exist as `rediss+…`.
+    /// With the feature `postgres` there is `postgres://user@host/database`, a
+    /// [table in a database](crate::postgres::PostgresStore::connect).
     /// With the feature `quorum` there is a majority of several stores:
     ///
     /// ```text

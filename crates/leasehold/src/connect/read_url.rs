@@ -56,6 +56,7 @@ impl StoreUrl {
                 }
                 Ok(all)
             }
+            "postgres" | "postgresql" => Self::database(url),
             _ if scheme == "quorum" || scheme.starts_with("quorum+") => Self::quorum(url),
             _ => Self::server(url),
         }
@@ -97,6 +98,24 @@ impl StoreUrl {
         Err(leasehold_core::Error::new(
             leasehold_core::ErrorKind::Unsupported,
             "this build has no Redis store; build with the feature \"redis\"",
+        ))
+    }
+
+    #[cfg(feature = "postgres")]
+    fn database(url: &str) -> Result<Self> {
+        let passwords = leasehold_postgres::passwords_of(url)?;
+        Ok(Self {
+            has_password: passwords.of_server,
+            has_password_file: passwords.file_of_server,
+            ..Self::plain(&leasehold_postgres::without_passwords(url))
+        })
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn database(_url: &str) -> Result<Self> {
+        Err(leasehold_core::Error::new(
+            leasehold_core::ErrorKind::Unsupported,
+            "this build has no PostgreSQL store; build with the feature \"postgres\"",
         ))
     }
 

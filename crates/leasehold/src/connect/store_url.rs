@@ -31,6 +31,12 @@ pub(crate) struct Options {
     pub(crate) log: u32,
     /// For how long a server keeps the last fence of an idle lock, if its URL does not say.
     pub(crate) fence_retention: Option<Duration>,
+    /// Whether a database that lacks leasehold's tables gets them.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(dead_code, reason = "only databases have tables")
+    )]
+    pub(crate) create: bool,
     /// The layout of another library's locks, to keep locks like that.
     #[cfg(feature = "interop")]
     pub(crate) layout: Option<leasehold_redis::interop::Layout>,
@@ -40,7 +46,7 @@ pub(crate) struct Options {
 }
 
 const SCHEMES: &str = "memory:, embedded:, redis://, rediss://, redis+unix://, redis+sentinel://, \
-                       redis+cluster://, quorum:, quorum+redis:// and spread:";
+                       redis+cluster://, postgres://, quorum:, quorum+redis:// and spread:";
 
 pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> {
     let Some((scheme, rest)) = url.split_once(':') else {
@@ -51,7 +57,8 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
     };
     #[cfg(feature = "interop")]
     if let Some(layout) = &options.layout
-        && (matches!(scheme, "memory" | "embedded" | "spread") || scheme.starts_with("quorum"))
+        && (matches!(scheme, "memory" | "embedded" | "postgres" | "postgresql" | "spread")
+            || scheme.starts_with("quorum"))
     {
         return Err(Error::new(
             ErrorKind::Config,
@@ -63,6 +70,7 @@ pub(crate) async fn open(url: &str, options: Options) -> Result<Arc<dyn Store>> 
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             redis(url, options, false).await
         }
+        "postgres" | "postgresql" => postgres(url, &options, false).await,
         "quorum" | "quorum+redis" | "quorum+rediss" | "quorum+valkey" | "quorum+valkeys" => {
             quorum(url, options).await
         }
@@ -212,6 +220,30 @@ async fn redis(_url: &str, _options: Options, _lazily: bool) -> Result<Arc<dyn S
     ))
 }
 
+/// Connects, or only prepares to, if the server need not be there.
+#[cfg(feature = "postgres")]
+async fn postgres(url: &str, options: &Options, lazily: bool) -> Result<Arc<dyn Store>> {
+    let builder = leasehold_postgres::PostgresStore::builder().connect_timeout(options.timeout);
+    let builder = match &options.password {
+        Some(password) => builder.password(password),
+        None => builder,
+    };
+    let builder = match options.fence_retention {
+        Some(length) => builder.fence_retention(length)?,
+        None => builder,
+    };
+    let builder = builder.log(options.log)?.create(options.create);
+    Ok(Arc::new(if lazily { builder.connect_lazy(url)? } else { builder.connect(url).await? }))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn postgres(_url: &str, _options: &Options, _lazily: bool) -> Result<Arc<dyn Store>> {
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build has no PostgreSQL store; build with the feature \"postgres\"",
+    ))
+}
+
 /// Opens all nodes, and makes sure that a majority of them answers.
 #[cfg(feature = "quorum")]
 async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
@@ -240,6 +272,7 @@ async fn quorum(url: &str, options: Options) -> Result<Arc<dyn Store>> {
             Some((scheme @ ("memory" | "embedded"), rest)) => {
                 embedded(scheme, rest, &options).await?
             }
+            Some(("postgres" | "postgresql", _)) => postgres(node, &options, true).await?,
             _ => redis(node, options.clone(), true).await?,
         });
     }

@@ -50,6 +50,8 @@ mod once;
 mod oneself;
 mod outages;
 mod parallel;
+#[cfg(all(feature = "embedded", feature = "postgres", feature = "quorum"))]
+mod postgres;
 #[cfg(feature = "redis")]
 mod processes;
 #[cfg(all(feature = "embedded", feature = "redis"))]

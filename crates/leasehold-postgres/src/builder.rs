@@ -1,0 +1,135 @@
+//! Builds a store: its settings, and how it connects.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{ErrorKind, Result, checked_log};
+
+use crate::address::{Address, Listen, retention};
+use crate::classify::{Deadline, Next};
+use crate::listen::Ear;
+use crate::pool::{Dial, Pool};
+use crate::setup;
+use crate::store::PostgresStore;
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings that a URL can't have, or that should stay out of it.
+#[derive(Clone)]
+#[must_use]
+pub struct PostgresStoreBuilder {
+    password: Option<String>,
+    timeout: Duration,
+    log: u32,
+    retention: Option<Duration>,
+    create: bool,
+}
+
+impl fmt::Debug for PostgresStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { password, timeout, log, retention, create } = self;
+        f.debug_struct("PostgresStoreBuilder")
+            .field("password", &password.as_ref().map(|_| "***"))
+            .field("timeout", timeout)
+            .field("log", log)
+            .field("fence_retention", retention)
+            .field("create", create)
+            .finish()
+    }
+}
+
+impl PostgresStoreBuilder {
+    pub(crate) const fn new() -> Self {
+        Self { password: None, timeout: DEFAULT_TIMEOUT, log: 0, retention: None, create: false }
+    }
+
+    /// The password, unless the URL has one or a `password_file`.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// How long it may take to connect to a server, 5 s by default.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many events to log of each lock, up to 100 000, if the URL has no `log`; 0 by default.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for more.
+    pub fn log(mut self, events: u32) -> Result<Self> {
+        self.log = checked_log(&events.to_string())?;
+        Ok(self)
+    }
+
+    /// For how long the last fence of an idle lock is kept, if the URL does not say: 1 s to 30 days, by default 10
+    /// minutes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for any other length.
+    pub fn fence_retention(mut self, length: Duration) -> Result<Self> {
+        self.retention = Some(retention(length)?);
+        Ok(self)
+    }
+
+    /// Whether [`connect`](Self::connect) makes the schema and its tables if they are missing, unless the URL has
+    /// `create=yes` or `create=no`.
+    pub const fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Connects to the database that a URL names, and makes sure that the tables are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::connect`].
+    pub async fn connect(self, url: &str) -> Result<PostgresStore> {
+        let (timeout, create) = (self.timeout, self.create);
+        let store = self.connect_lazy(url)?;
+        let pool = &*store.shared.pool;
+        let create = pool.dial.address.create.unwrap_or(create);
+        let deadline = Deadline::after(timeout.saturating_mul(2));
+        let outcome = match setup::check(pool, deadline).await {
+            Err(missing) if missing.next == Next::SetUp && create => {
+                match setup::apply(pool, deadline).await {
+                    // Another user has to make them.
+                    Err(fault) if fault.error.kind() == ErrorKind::Denied => Err(missing),
+                    outcome => outcome,
+                }
+            }
+            outcome => outcome,
+        };
+        outcome.map_err(|fault| store.named(fault.error, "connect", None))?;
+        Ok(store)
+    }
+
+    /// A store for the database that a URL names, which connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`], as [`PostgresStore::connect`].
+    pub fn connect_lazy(self, url: &str) -> Result<PostgresStore> {
+        let mut address = Address::parse(url)?;
+        if address.password.is_none() && address.password_file.is_none() {
+            address.password = self.password;
+        }
+        address.fence_retention = address.fence_retention.or(self.retention);
+        let (location, retention) = (address.location().into(), address.retention());
+        let log = address.log.unwrap_or(self.log);
+        let listen = match &address.listen {
+            Listen::Never => None,
+            Listen::Here => Some(address.clone()),
+            Listen::At(other) => Some((**other).clone()),
+        };
+        let timeout = self.timeout;
+        let pool = Arc::new(Pool::new(Dial { address, timeout })?);
+        let ear = listen.map(|address| Ear::of(Dial { address, timeout }, &pool));
+        Ok(PostgresStore::of(pool, ear, log, retention, location))
+    }
+}

@@ -1,0 +1,248 @@
+//! The connections of a store, which live on the process's own thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_clock::Driver;
+use leasehold_core::{Effect, Error, ErrorKind, Reason, Result, escape};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row};
+
+use crate::address::{Address, Host};
+use crate::classify::{Deadline, Fault, Next, judge};
+use crate::tls::Tls;
+
+/// A parameter of a statement, with its type, so that the statement needs no preparation.
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// A connection that was silent for this long, with a request under way, is replaced.
+const SILENT: Duration = Duration::from_secs(1);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub(crate) struct Dial {
+    pub(crate) address: Address,
+    pub(crate) timeout: Duration,
+}
+
+impl Dial {
+    fn config(&self, name: &str) -> Result<Config> {
+        let Address { hosts, user, password, password_file, database, tls, .. } = &self.address;
+        let mut config = Config::new();
+        config.user(user).dbname(database).application_name(name).connect_timeout(self.timeout);
+        config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE);
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        if hosts.len() > 1 {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        for host in hosts {
+            match host {
+                Host::Tcp(host, port) => config.host(host).port(*port),
+                Host::Unix(folder, port) => config.host_path(folder).port(*port),
+            };
+        }
+        // Read at each login, so a new password is found once the old one is refused.
+        let from_file = match password_file {
+            Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+                let shown = path.to_string_lossy();
+                let why = format!("can't read the password file {}", escape::terminal(&shown));
+                Error::new(ErrorKind::Config, why)
+                    .with_reason(Reason::StoreSettings)
+                    .caused_by(error)
+            })?),
+            None => None,
+        };
+        if let Some(password) = from_file
+            .as_deref()
+            .map(|text| text.trim_end_matches(['\r', '\n']))
+            .or(password.as_deref())
+        {
+            config.password(password);
+        }
+        Ok(config)
+    }
+
+    /// Connects. Notifications go to `heard`, which closes with the connection.
+    pub(crate) async fn open(
+        &self,
+        name: &str,
+        heard: Option<mpsc::UnboundedSender<tokio_postgres::Notification>>,
+    ) -> Result<Client, Fault> {
+        let config = self.config(name)?;
+        let connecting = async {
+            match &self.address.tls {
+                Some(files) => {
+                    let (client, connection) =
+                        config.connect(Tls::read(files)?).await.map_err(|e| judge(&e, false))?;
+                    tokio::spawn(carry(connection, heard));
+                    Ok(client)
+                }
+                None => {
+                    let (client, connection) =
+                        config.connect(NoTls).await.map_err(|e| judge(&e, false))?;
+                    tokio::spawn(carry(connection, heard));
+                    Ok(client)
+                }
+            }
+        };
+        let hosts = u32::try_from(self.address.hosts.len()).unwrap_or(1);
+        // The handshake has no limit of its own.
+        let deadline = Deadline::after(self.timeout.saturating_mul(hosts));
+        timeout_at(deadline.at, connecting)
+            .await
+            .unwrap_or_else(|_| Err(deadline.missed(Effect::NotApplied)))
+    }
+}
+
+/// Moves the bytes of a connection until it ends.
+async fn carry<S, T>(
+    mut connection: Connection<S, T>,
+    heard: Option<mpsc::UnboundedSender<tokio_postgres::Notification>>,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    loop {
+        match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            Some(Ok(AsyncMessage::Notification(said))) => {
+                if let Some(heard) = &heard
+                    && heard.send(said).is_err()
+                {
+                    return;
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::debug!(target: "leasehold", %error, "a connection to PostgreSQL ended");
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Link {
+    client: Client,
+    made_at: Instant,
+    /// Of the last answer: milliseconds since the connection was made.
+    answered_ms: AtomicU64,
+}
+
+type Slot = Arc<Mutex<Option<Arc<Link>>>>;
+
+/// The connections of a store. Each name has its own among them, so a later statement about a name follows an earlier one.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) dial: Arc<Dial>,
+    pub(crate) driver: Driver,
+    slots: Vec<Slot>,
+}
+
+impl Pool {
+    pub(crate) fn new(dial: Dial) -> Result<Self> {
+        let slots = (0..dial.address.connections.max(1)).map(|_| Slot::default()).collect();
+        Ok(Self { dial: Arc::new(dial), driver: Driver::current()?, slots })
+    }
+
+    /// The connection for a name with this hash, made if it is not there.
+    async fn link(&self, hash: u64, deadline: Deadline) -> Result<(Slot, Arc<Link>), Fault> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            let why = "a PostgreSQL store works inside a tokio runtime only";
+            return Err(Error::new(ErrorKind::Misuse, why).into());
+        }
+        if !self.driver.is_ours() {
+            let why = "the store was made before a fork; make one in the child";
+            return Err(Error::new(ErrorKind::Misuse, why).into());
+        }
+        let count = u64::try_from(self.slots.len()).unwrap_or(1);
+        let at = usize::try_from(hash % count).unwrap_or_default();
+        let slot = self.slots.get(at).map(Arc::clone).unwrap_or_default();
+        let unsent = || deadline.missed(Effect::NotApplied);
+        let guard =
+            timeout_at(deadline.at, Arc::clone(&slot).lock_owned()).await.map_err(|_| unsent())?;
+        if let Some(link) = guard.as_ref().filter(|link| !link.client.is_closed()) {
+            let link = Arc::clone(link);
+            return Ok((slot, link));
+        }
+        let (tell, told) = oneshot::channel();
+        // It goes on without this caller, so callers that wait briefly don't start it again and again.
+        self.driver.runtime().spawn(connect(Arc::clone(&self.dial), guard, tell));
+        match timeout_at(deadline.at, told).await {
+            Ok(Ok(made)) => made.map(|link| (slot, link)),
+            Ok(Err(_)) | Err(_) => Err(unsent()),
+        }
+    }
+
+    /// Carries one statement out, which is a transaction of its own.
+    pub(crate) async fn ask(
+        &self,
+        hash: u64,
+        sql: &str,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Row>, Fault> {
+        let (slot, link) = self.link(hash, deadline).await?;
+        let outcome = timeout_at(deadline.at, link.client.query_typed(sql, params)).await;
+        let now_ms = || u64::try_from(link.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match outcome {
+            Ok(Ok(rows)) => {
+                link.answered_ms.store(now_ms(), Ordering::Relaxed);
+                Ok(rows)
+            }
+            Ok(Err(error)) => {
+                link.answered_ms.store(now_ms(), Ordering::Relaxed);
+                let fault = judge(&error, true);
+                if fault.next == Next::Reconnect {
+                    replace(&slot, &link).await;
+                }
+                Err(fault)
+            }
+            Err(_) => {
+                let silent_ms = now_ms().saturating_sub(link.answered_ms.load(Ordering::Relaxed));
+                if Duration::from_millis(silent_ms) >= SILENT {
+                    replace(&slot, &link).await;
+                }
+                Err(deadline.missed(Effect::Unknown))
+            }
+        }
+    }
+
+    /// Carries several statements out in one transaction, without parameters.
+    pub(crate) async fn batch(&self, sql: &str, deadline: Deadline) -> Result<(), Fault> {
+        let (_, link) = self.link(0, deadline).await?;
+        match timeout_at(deadline.at, link.client.batch_execute(sql)).await {
+            Ok(outcome) => outcome.map_err(|error| judge(&error, true)),
+            Err(_) => Err(deadline.missed(Effect::Unknown)),
+        }
+    }
+}
+
+/// Lets the next caller connect again.
+async fn replace(slot: &Slot, link: &Arc<Link>) {
+    let mut current = slot.lock().await;
+    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+        *current = None;
+    }
+}
+
+async fn connect(
+    dial: Arc<Dial>,
+    mut slot: OwnedMutexGuard<Option<Arc<Link>>>,
+    tell: oneshot::Sender<Result<Arc<Link>, Fault>>,
+) {
+    let made = dial.open("leasehold", None).await.map(|client| {
+        let made_at = Instant::now();
+        Arc::new(Link { client, made_at, answered_ms: AtomicU64::new(0) })
+    });
+    *slot = made.as_ref().ok().cloned();
+    drop(slot);
+    // Its caller may have gone.
+    drop(tell.send(made));
+}

@@ -1,0 +1,161 @@
+-- The tables and functions of leasehold's locks. Applying it again changes nothing.
+CREATE SCHEMA IF NOT EXISTS leasehold;
+
+-- One row a lock. While entry is NULL, the columns say all: the lock is free, or has one exclusive holder and no
+-- queue. Otherwise entry has the whole lock, and the columns are for people.
+CREATE TABLE IF NOT EXISTS leasehold.lock (
+    name text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 512),
+    version bigint NOT NULL,          -- random, new with every write
+    used_until timestamptz NOT NULL,  -- the end of the lease, the queue or the cooldown; else the last use
+    last_fence bigint NOT NULL CHECK (last_fence >= 0),
+    holders int NOT NULL,
+    waiters int NOT NULL,
+    owner text,                       -- of the holder whose lease began first
+    metadata text,
+    granted_at timestamptz,
+    renewed_at timestamptz,
+    fences int,
+    holds int,
+    token uuid,                       -- secret, as are released, ended and entry
+    released uuid,
+    ended bytea,
+    entry bytea
+) WITH (
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500,
+    toast.autovacuum_vacuum_threshold = 500
+);
+
+CREATE TABLE IF NOT EXISTS leasehold.meta (
+    id int PRIMARY KEY CHECK (id = 1),
+    format int NOT NULL,
+    epoch int NOT NULL,
+    timeline text,
+    forgotten bigint NOT NULL,        -- no deleted row had a higher fence
+    longest_ttl bigint NOT NULL       -- of all leases ever asked for, in microseconds
+);
+INSERT INTO leasehold.meta VALUES (1, 1, 0, NULL, 0, 30000000) ON CONFLICT DO NOTHING;
+
+-- Empty after whatever may have lost writes: a crash, a promoted standby. No client grants a lease without its row.
+CREATE UNLOGGED TABLE IF NOT EXISTS leasehold.alive (
+    id int PRIMARY KEY CHECK (id = 1),
+    epoch int NOT NULL,
+    since timestamptz NOT NULL,
+    grants_from timestamptz NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS leasehold.log (
+    name text COLLATE "C",
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    at timestamptz NOT NULL,
+    body jsonb NOT NULL,
+    PRIMARY KEY (name, id)
+);
+
+-- Reads a lock, and what its next step depends on. It is STABLE, so all calls in a statement see the same moment.
+CREATE OR REPLACE FUNCTION leasehold.read_1(
+    p_name text, OUT now timestamptz, OUT epoch int, OUT grants_from timestamptz, OUT forgotten bigint,
+    OUT longest_ttl bigint, OUT version bigint, OUT used_until timestamptz, OUT last_fence bigint, OUT owner text,
+    OUT metadata text, OUT granted_at timestamptz, OUT renewed_at timestamptz, OUT fences int, OUT holds int,
+    OUT token uuid, OUT released uuid, OUT ended bytea, OUT entry bytea
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT m.forgotten, m.longest_ttl, a.epoch, a.grants_from, l.version, l.used_until, l.last_fence, l.owner,
+        l.metadata, l.granted_at, l.renewed_at, l.fences, l.holds, l.token, l.released, l.ended, l.entry
+    INTO forgotten, longest_ttl, epoch, grants_from, version, used_until, last_fence, owner,
+        metadata, granted_at, renewed_at, fences, holds, token, released, ended, entry
+    FROM leasehold.meta m LEFT JOIN leasehold.alive a ON a.id = 1 LEFT JOIN leasehold.lock l ON l.name = p_name
+    WHERE m.id = 1;
+    now := clock_timestamp();
+END $$;
+
+-- Writes locks if they are all as they were read. 1: written, 0: one has changed, 2: too late, 3: another
+-- transaction keeps a row locked. It waits for no row: a connection serves many locks.
+CREATE OR REPLACE FUNCTION leasehold.write_1(
+    p_epoch int, p_not_after timestamptz, p_longest bigint, p_names text[], p_olds bigint[], p_versions bigint[],
+    p_grants bool[], p_used timestamptz[], p_fence bigint[], p_holders int[], p_waiters int[], p_owner text[],
+    p_metadata text[], p_granted timestamptz[], p_renewed timestamptz[], p_fences int[], p_holds int[], p_token uuid[],
+    p_released uuid[], p_ended bytea[], p_entry bytea[]
+) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE wrote bool := false;
+BEGIN
+    IF p_not_after < clock_timestamp() THEN RETURN 2; END IF;
+    PERFORM FROM leasehold.alive a WHERE a.id = 1 AND a.epoch = p_epoch;
+    IF NOT FOUND THEN RETURN 0; END IF;
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        CONTINUE WHEN p_olds[i] IS NULL;
+        -- A grant waits for transactions that hold the lock's row by FOR KEY SHARE; nothing else does.
+        IF p_grants[i] THEN
+            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i] FOR UPDATE SKIP LOCKED;
+        ELSE
+            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i]
+                FOR NO KEY UPDATE SKIP LOCKED;
+        END IF;
+        IF NOT FOUND THEN
+            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i];
+            RETURN CASE WHEN FOUND THEN 3 ELSE 0 END;
+        END IF;
+    END LOOP;
+    IF p_longest IS NOT NULL THEN
+        UPDATE leasehold.meta m SET longest_ttl = p_longest WHERE m.id = 1 AND m.longest_ttl < p_longest;
+    END IF;
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        IF p_olds[i] IS NULL THEN
+            INSERT INTO leasehold.lock (name, version, used_until, last_fence, holders, waiters, owner, metadata,
+                granted_at, renewed_at, fences, holds, token, released, ended, entry)
+            VALUES (p_names[i], p_versions[i], p_used[i], p_fence[i], p_holders[i], p_waiters[i], p_owner[i],
+                p_metadata[i], p_granted[i], p_renewed[i], p_fences[i], p_holds[i], p_token[i], p_released[i],
+                p_ended[i], p_entry[i])
+            ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                IF NOT wrote THEN RETURN 0; END IF;
+                RAISE EXCEPTION 'lock % has changed since it was read', p_names[i] USING ERRCODE = '40001';
+            END IF;
+        ELSE
+            UPDATE leasehold.lock l SET version = p_versions[i], used_until = p_used[i], last_fence = p_fence[i],
+                holders = p_holders[i], waiters = p_waiters[i], owner = p_owner[i], metadata = p_metadata[i],
+                granted_at = p_granted[i], renewed_at = p_renewed[i], fences = p_fences[i], holds = p_holds[i],
+                token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i]
+            WHERE l.name = p_names[i];
+        END IF;
+        wrote := true;
+    END LOOP;
+    RETURN 1;
+END $$;
+
+-- Puts the row of alive back. If writes may be lost, no lease is granted until the longest one has ended.
+CREATE OR REPLACE FUNCTION leasehold.adopt_1(p_lossy bool) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE was leasehold.meta; line text; waits bool;
+BEGIN
+    SELECT * INTO was FROM leasehold.meta m WHERE m.id = 1 FOR UPDATE;
+    PERFORM FROM leasehold.alive a WHERE a.id = 1;
+    IF FOUND THEN RETURN; END IF;
+    BEGIN
+        line := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
+    EXCEPTION WHEN others THEN
+        line := NULL;
+    END;
+    waits := was.epoch > 0 AND (p_lossy OR line IS NULL OR line IS DISTINCT FROM was.timeline);
+    UPDATE leasehold.meta m SET epoch = was.epoch % 4095 + 1, timeline = line WHERE m.id = 1;
+    INSERT INTO leasehold.alive VALUES (1, was.epoch % 4095 + 1, clock_timestamp(), clock_timestamp() +
+        CASE WHEN waits THEN was.longest_ttl * interval '1 microsecond' ELSE interval '0' END);
+END $$;
+
+-- Deletes locks behind this name that were idle for this many seconds, and returns the name to go on from.
+CREATE OR REPLACE FUNCTION leasehold.forget_1(p_from text, p_retention float8) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE up_to text; top bigint;
+BEGIN
+    PERFORM FROM leasehold.meta m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN RETURN p_from; END IF;
+    SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > p_from ORDER BY c.name OFFSET 255 LIMIT 1;
+    WITH idle AS (
+        SELECT l.name FROM leasehold.lock l WHERE l.name > p_from AND (up_to IS NULL OR l.name <= up_to)
+            AND l.used_until < clock_timestamp() - p_retention * interval '1 second'
+            AND l.last_fence >> 12 < (extract(epoch FROM clock_timestamp()) - 1577836800) * 1000000
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (DELETE FROM leasehold.lock l USING idle WHERE l.name = idle.name RETURNING l.last_fence)
+    SELECT max(g.last_fence) INTO top FROM gone g;
+    UPDATE leasehold.meta m SET forgotten = top WHERE m.id = 1 AND m.forgotten < top;
+    DELETE FROM leasehold.log g WHERE g.name > p_from AND (up_to IS NULL OR g.name <= up_to)
+        AND g.at < clock_timestamp() - interval '7 days';
+    RETURN coalesce(up_to, '');
+END $$;

@@ -1,0 +1,66 @@
+//! A server for all tests, and short ways to what they need.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_core::{Acquire, AcquireRequest, FenceBlock, Key, Store, Token, Ttl};
+use leasehold_postgres::PostgresStore;
+use leasehold_testkit::sql::PostgreSql;
+use tokio_postgres::{Client, NoTls};
+
+pub(crate) const WITHIN: Duration = Duration::from_secs(30);
+
+/// It ends with this process.
+pub(crate) static SERVER: LazyLock<PostgreSql> = LazyLock::new(|| {
+    let server = PostgreSql::start();
+    server.remove_at_exit();
+    server
+});
+
+pub(crate) fn fresh(what: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{what}_{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub(crate) fn key() -> Key {
+    Key::new(fresh("key")).unwrap()
+}
+
+/// A store in a schema of its own, and the schema's name.
+pub(crate) async fn own_store() -> (PostgresStore, String) {
+    let schema = fresh("own");
+    (store_at(&format!("{}?create=yes&schema={schema}", SERVER.url())).await, schema)
+}
+
+pub(crate) async fn store_at(url: &str) -> PostgresStore {
+    PostgresStore::connect(url).await.unwrap()
+}
+
+/// A session of an operator, or of another program.
+pub(crate) async fn session(server: &PostgreSql) -> Client {
+    let mut config = tokio_postgres::Config::new();
+    config.host_path(server.socket_dir()).port(server.port()).user("leasehold").dbname("postgres");
+    let (client, connection) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+pub(crate) fn token() -> Token {
+    Token::generate().unwrap()
+}
+
+pub(crate) fn ttl(length: Duration) -> Ttl {
+    Ttl::new(length).unwrap()
+}
+
+pub(crate) fn request(key: &Key) -> AcquireRequest {
+    AcquireRequest::new(key.clone(), token(), ttl(WITHIN))
+}
+
+pub(crate) async fn take(store: &impl Store, request: &AcquireRequest) -> FenceBlock {
+    match store.acquire(request, WITHIN).await.unwrap() {
+        Acquire::Granted(granted) => granted.fences,
+        other => panic!("not granted: {other:?}"),
+    }
+}
