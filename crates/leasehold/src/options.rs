@@ -3,11 +3,9 @@
 //! [`LockOptions`] and the setters of every kind of lock, for tasks and for threads, come from it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::retry::RetryStrategy;
-use leasehold_core::{Error, ErrorKind, Metadata, OwnerName, Result, Ttl, length};
+use leasehold_core::{Error, ErrorKind, Result, Ttl, length};
 
 /// Who is next among waiters.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -53,47 +51,75 @@ impl From<Duration> for WaitLimit {
     }
 }
 
-/// How to hold a lock and how to wait for it: options to make once and give to locks of any kind,
-/// async and blocking.
-///
-/// An option that is not set leaves the lock's setting as it is. A new lock starts with its
-/// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong
-/// setting. A kind of lock ignores options that it has no use for. A job [once per
-/// period](crate::OncePer) starts at once or is skipped, for example. The owner of a [re-entrant
-/// lock](crate::Reentrant) is its [`Owner`](crate::Owner).
-///
-/// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
-/// # let client = leasehold::Client::connect("memory:").await?;
-/// use leasehold::LockOptions;
-/// use std::time::Duration;
-///
-/// let nightly = LockOptions::new().ttl(Duration::from_secs(120)).owner("nightly").max_waiters(10);
-/// let ledger = client.mutex("ledger").options(&nightly);
-/// let prices = client.rwlock("prices").options(&nightly).ttl(Duration::from_secs(5));
-/// # drop((ledger.lock().await?, prices.read().await?)); client.close().await
-/// # }
-/// ```
-#[derive(Clone, Default)]
-#[must_use = "options do nothing until a lock has them"]
-pub struct LockOptions {
-    pub(crate) ttl: Option<Ttl>,
-    pub(crate) stop_grace: Option<Duration>,
-    pub(crate) renew: Option<bool>,
-    pub(crate) max_hold: Option<Option<Duration>>,
-    pub(crate) progress_within: Option<Option<Duration>>,
-    pub(crate) metadata: Option<Metadata>,
-    pub(crate) owner: Option<OwnerName>,
-    pub(crate) fairness: Option<Fairness>,
-    pub(crate) retry: Option<Arc<dyn RetryStrategy>>,
-    pub(crate) give_up_early: Option<bool>,
-    pub(crate) max_waiters: Option<Option<u32>>,
-    pub(crate) wait_limit: Option<WaitLimit>,
-    /// The first setting that is wrong.
-    pub(crate) wrong: Option<Error>,
+/// All options of locks: the name, the type, and the setting of a new lock.
+macro_rules! all_options {
+    ($make:ident) => {
+        $make! {
+            ttl: leasehold_core::Ttl = |config| config.ttl;
+            stop_grace: Option<std::time::Duration> = |_| None;
+            renew: bool = |_| true;
+            max_hold: Option<std::time::Duration> = |_| None;
+            progress_within: Option<std::time::Duration> = |_| None;
+            metadata: leasehold_core::Metadata = |_| Default::default();
+            owner: leasehold_core::OwnerName = |config| config.owner.clone();
+            fairness: crate::Fairness = |_| crate::Fairness::Fifo;
+            retry: std::sync::Arc<dyn leasehold_core::retry::RetryStrategy> = |_| usual_retry();
+            give_up_early: bool = |_| false;
+            max_waiters: Option<u32> = |_| None;
+            wait_limit: crate::WaitLimit = |_| crate::WaitLimit::Forever;
+        }
+    };
 }
+
+macro_rules! lock_options {
+    ($($option:ident: $type:ty = $default:expr;)*) => {
+        /// How to hold a lock and how to wait for it: options to make once and give to locks of any kind,
+        /// async and blocking.
+        ///
+        /// An option that is not set leaves the lock's setting as it is. A new lock starts with its
+        /// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong
+        /// setting. A kind of lock ignores options that it has no use for. A job [once per
+        /// period](crate::OncePer) starts at once or is skipped, for example. The owner of a [re-entrant
+        /// lock](crate::Reentrant) is its [`Owner`](crate::Owner).
+        ///
+        /// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+        /// # let client = leasehold::Client::connect("memory:").await?;
+        /// use leasehold::LockOptions;
+        /// use std::time::Duration;
+        ///
+        /// let nightly = LockOptions::new().ttl(Duration::from_secs(120)).owner("nightly").max_waiters(10);
+        /// let ledger = client.mutex("ledger").options(&nightly);
+        /// let prices = client.rwlock("prices").options(&nightly).ttl(Duration::from_secs(5));
+        /// # drop((ledger.lock().await?, prices.read().await?)); client.close().await
+        /// # }
+        /// ```
+        #[derive(Clone, Default)]
+        #[must_use = "options do nothing until a lock has them"]
+        pub struct LockOptions {
+            $(pub(crate) $option: Option<$type>,)*
+            /// The first setting that is wrong.
+            pub(crate) wrong: Option<Error>,
+        }
+
+        impl fmt::Debug for LockOptions {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut shown = f.debug_struct("LockOptions");
+                $(if let Some(value) = &self.$option {
+                    shown.field(stringify!($option), value);
+                })*
+                if let Some(wrong) = &self.wrong {
+                    shown.field("wrong", wrong);
+                }
+                shown.finish()
+            }
+        }
+    };
+}
+
+all_options!(lock_options);
 
 impl LockOptions {
     /// No option set.
@@ -107,22 +133,6 @@ impl LockOptions {
         {
             self.wrong = Some(error);
         }
-    }
-}
-
-impl fmt::Debug for LockOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("LockOptions");
-        macro_rules! show {
-            ($($option:ident)*) => {
-                $(if let Some(value) = &self.$option {
-                    shown.field(stringify!($option), value);
-                })*
-            };
-        }
-        show!(ttl stop_grace renew max_hold progress_within metadata owner fairness retry give_up_early);
-        show!(max_waiters wait_limit wrong);
-        shown.finish()
     }
 }
 
@@ -157,7 +167,7 @@ macro_rules! holding_options {
             /// timeout of a waiter is four times this, or 30 s if that is longer, and its ttl at
             /// most.
             stop_grace(grace: std::time::Duration) |options| {
-                options.stop_grace = Some(grace);
+                options.stop_grace = Some(Some(grace));
                 Ok(())
             }
 
@@ -300,7 +310,8 @@ macro_rules! setters {
 }
 
 pub(crate) use {
-    delegate, holding_options, owner_option, patience_options, setters, waiting_options,
+    all_options, delegate, holding_options, owner_option, patience_options, setters,
+    waiting_options,
 };
 
 holding_options!([define] LockOptions);

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use leasehold_core::retry::{Exponential, RetryStrategy};
 use leasehold_core::{
-    Cooldown, Error, ErrorKind, Key, LeaseState, Metadata, Mode, Moment, OwnerName, Result, Ttl,
-    length,
+    Cooldown, Error, ErrorKind, Key, LeaseState, Mode, Moment, Result, Ttl, length,
 };
 
 use crate::audience::Audience;
 use crate::config::Config;
-use crate::options::{Fairness, LockOptions, WaitLimit};
+use crate::options::LockOptions;
 
 /// A lock's name and its settings, which are shared by locks with equal settings.
 #[derive(Clone, Debug)]
@@ -36,34 +35,61 @@ impl Deref for Named {
     }
 }
 
-/// All settings of a lock value but its name.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) mode: Mode,
-    /// Whether a semaphore that is in use with another limit is acquired under that limit.
-    pub(crate) stored_limit: bool,
-    /// Whether its waiters go before all that lack this.
-    pub(crate) preferred: bool,
-    /// The cooldown after a grant.
-    pub(crate) cooldown: Cooldown,
-    pub(crate) ttl: Ttl,
-    pub(crate) stop_grace: Option<Duration>,
-    pub(crate) renew: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) progress_within: Option<Duration>,
-    pub(crate) owner: OwnerName,
-    pub(crate) metadata: Metadata,
-    pub(crate) retry: Arc<dyn RetryStrategy>,
-    pub(crate) give_up_early: bool,
-    pub(crate) fairness: Fairness,
-    pub(crate) max_waiters: Option<u32>,
-    pub(crate) wait_limit: WaitLimit,
-    /// Whether the lease may be handed off inside this process, without the store.
-    pub(crate) handed_on: bool,
-    pub(crate) min_ttl: Ttl,
-    /// Gets the events of the leases.
-    pub(crate) audience: Arc<Audience>,
+/// Waits between tries grow from 5 ms to 250 ms.
+fn usual_retry() -> Arc<dyn RetryStrategy> {
+    Arc::new(Exponential::new(Duration::from_millis(5), Duration::from_millis(250)).jitter(0.25))
 }
+
+macro_rules! settings {
+    ($($option:ident: $type:ty = $default:expr;)*) => {
+        /// All settings of a lock value but its name.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Settings {
+            $(pub(crate) $option: $type,)*
+            pub(crate) mode: Mode,
+            /// Whether a semaphore that is in use with another limit is acquired under that limit.
+            pub(crate) stored_limit: bool,
+            /// Whether its waiters go before all that lack this.
+            pub(crate) preferred: bool,
+            /// The cooldown after a grant.
+            pub(crate) cooldown: Cooldown,
+            /// Whether the lease may be handed off inside this process, without the store.
+            pub(crate) handed_on: bool,
+            pub(crate) min_ttl: Ttl,
+            /// Gets the events of the leases.
+            pub(crate) audience: Arc<Audience>,
+        }
+
+        impl Settings {
+            /// The client's defaults.
+            pub(crate) fn new(config: &Config, audience: &Arc<Audience>) -> Self {
+                let mut settings = Self {
+                    $($option: {
+                        let of: fn(&Config) -> $type = $default;
+                        of(config)
+                    },)*
+                    mode: Mode::Exclusive,
+                    stored_limit: false,
+                    preferred: false,
+                    cooldown: Cooldown::NONE,
+                    handed_on: true,
+                    min_ttl: config.min_ttl,
+                    audience: Arc::clone(audience),
+                };
+                settings.put(&config.options);
+                settings
+            }
+
+            fn put(&mut self, options: &LockOptions) {
+                $(if let Some(value) = &options.$option {
+                    self.$option.clone_from(value);
+                })*
+            }
+        }
+    };
+}
+
+crate::options::all_options!(settings);
 
 /// How a lease is held.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -76,60 +102,12 @@ pub(crate) struct Terms {
 }
 
 impl Settings {
-    /// The client's defaults.
-    pub(crate) fn new(config: &Config, audience: &Arc<Audience>) -> Self {
-        let retry = Exponential::new(Duration::from_millis(5), Duration::from_millis(250));
-        let mut settings = Self {
-            mode: Mode::Exclusive,
-            stored_limit: false,
-            preferred: false,
-            cooldown: Cooldown::NONE,
-            ttl: config.ttl,
-            stop_grace: None,
-            renew: true,
-            max_hold: None,
-            progress_within: None,
-            owner: config.owner.clone(),
-            metadata: Metadata::default(),
-            retry: Arc::new(retry.jitter(0.25)),
-            give_up_early: false,
-            fairness: Fairness::Fifo,
-            max_waiters: None,
-            wait_limit: WaitLimit::Forever,
-            handed_on: true,
-            min_ttl: config.min_ttl,
-            audience: Arc::clone(audience),
-        };
-        settings.put(&config.options);
-        settings
-    }
-
     pub(crate) fn set(&mut self, options: &LockOptions) -> Result<()> {
         if let Some(error) = &options.wrong {
             return Err(error.clone());
         }
         self.put(options);
         Ok(())
-    }
-
-    fn put(&mut self, options: &LockOptions) {
-        fn put<T: Clone>(option: Option<&T>, setting: &mut T) {
-            if let Some(value) = option {
-                setting.clone_from(value);
-            }
-        }
-        put(options.ttl.as_ref(), &mut self.ttl);
-        put(options.stop_grace.map(Some).as_ref(), &mut self.stop_grace);
-        put(options.renew.as_ref(), &mut self.renew);
-        put(options.max_hold.as_ref(), &mut self.max_hold);
-        put(options.progress_within.as_ref(), &mut self.progress_within);
-        put(options.metadata.as_ref(), &mut self.metadata);
-        put(options.owner.as_ref(), &mut self.owner);
-        put(options.fairness.as_ref(), &mut self.fairness);
-        put(options.retry.as_ref(), &mut self.retry);
-        put(options.give_up_early.as_ref(), &mut self.give_up_early);
-        put(options.max_waiters.as_ref(), &mut self.max_waiters);
-        put(options.wait_limit.as_ref(), &mut self.wait_limit);
     }
 
     /// For how long to wait: the limit of the call, or else the limit that is set.
