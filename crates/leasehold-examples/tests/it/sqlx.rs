@@ -1,16 +1,16 @@
-//! The fence in an `UPDATE`.
+//! The fence in a read and an `UPDATE`.
 
 use leasehold_testkit::sql::PostgreSql;
 
 use crate::{Service, directory};
 
 #[test]
-fn a_late_holder_writes_nothing() {
+fn a_stale_holder_writes_nothing_between_the_read_and_the_write_of_the_next() {
     let (_dir, url) = directory();
     let server = PostgreSql::start();
     let socket = server.socket_dir().display();
     let port = server.port();
     let database = format!("postgres://leasehold@localhost:{port}/postgres?host={socket}");
     let lines = Service::start(env!("CARGO_BIN_EXE_sqlx"), &[&url, &database]).end();
-    assert!(lines.last().unwrap().starts_with("the late holder: refused"), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("the stale holder: refused"), "{lines:?}");
 }
