@@ -93,7 +93,7 @@ pub(crate) fn advice(error: &Error) -> Option<String> {
         }
         Reason::OtherLimit => {
             let set = typed::command_on("set-limit", error.key()?);
-            format!("take it by --stored-limit, or change it by `{set} LIMIT`")
+            format!("change it for all by `{set} LIMIT`")
         }
         reason @ (Reason::NoPassword | Reason::WrongPassword) => {
             let end = secret::end().filter(|_| reason == Reason::WrongPassword);

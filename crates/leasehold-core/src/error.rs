@@ -339,13 +339,7 @@ impl fmt::Display for Error {
         if let Some(contention) = contention {
             write!(f, "{contention}")?;
         }
-        for node in nodes {
-            let Inner { store, message, passes_in, .. } = &*node.inner;
-            write!(f, "; {}: {message}", store.as_deref().unwrap_or("one node"))?;
-            if let Some(left) = passes_in {
-                write!(f, ", ready in {}", length::measured(whole_ms(*left)))?;
-            }
-        }
+        write_nodes(nodes, f)?;
         Ok(())
     }
 }
@@ -381,6 +375,33 @@ impl fmt::Display for Contention {
             Some(left) => write!(f, ", lease expires in {} unless renewed", length::measured(left)),
         }
     }
+}
+
+/// Writes each cause once, behind the nodes that have it. Where the nodes differ, the causes stand
+/// without their remedies, which are in the errors of the nodes: else the message is too long to be
+/// read.
+fn write_nodes(nodes: &[Error], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut causes: Vec<(&str, Vec<&Error>)> = Vec::new();
+    for node in nodes {
+        let message = node.inner.message.as_str();
+        match causes.iter_mut().find(|(cause, _)| *cause == message) {
+            Some((_, of)) => of.push(node),
+            None => causes.push((message, vec![node])),
+        }
+    }
+    let are_alike = causes.len() == 1;
+    for (message, of) in causes {
+        let cause = message.split("; ").next().filter(|_| !are_alike).unwrap_or(message);
+        for (number, node) in of.iter().enumerate() {
+            f.write_str(if number == 0 { "; " } else { ", " })?;
+            f.write_str(node.store().unwrap_or("one node"))?;
+        }
+        write!(f, ": {cause}")?;
+        if let Some(left) = of.iter().filter_map(|node| node.inner.passes_in).max() {
+            write!(f, ", ready in {}", length::measured(whole_ms(left)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Nanoseconds are of no use to people.
@@ -462,16 +483,32 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_several_nodes_tells_what_each_said() {
-        let node = |store: &'static str, why| {
+    fn the_message_of_several_nodes_has_each_cause_once() {
+        let node = |store: &'static str, why: &str| {
             Error::new(ErrorKind::Unavailable, why).during("acquire").at_store(store)
         };
-        let nodes = vec![node("redis://b", "no answer within 1s"), node("redis://c", "refused")];
-        let error = Error::new(ErrorKind::Unavailable, "1 of 3 nodes answered").at_nodes(nodes);
+        let of =
+            |nodes| Error::new(ErrorKind::Unavailable, "1 of 4 nodes answered").at_nodes(nodes);
+        let refused = "refused; start it";
+        let error = of(vec![
+            node("redis://b", refused),
+            node("redis://c", "no answer within 1s"),
+            node("redis://d", refused),
+        ]);
         assert_eq!(
             error.to_string(),
-            "1 of 3 nodes answered; redis://b: no answer within 1s; redis://c: refused"
+            "1 of 4 nodes answered; redis://b, redis://d: refused; redis://c: no answer within 1s"
         );
-        assert_eq!(error.nodes().len(), 2);
+        assert_eq!(error.nodes().len(), 3);
+        // With one cause there is room for its remedy.
+        let error = of(vec![node("redis://b", refused), node("redis://c", refused)]);
+        assert_eq!(
+            error.to_string(),
+            "1 of 4 nodes answered; redis://b, redis://c: refused; start it"
+        );
+        let warming_up =
+            |store, left| node(store, "warming up").passes_in(Duration::from_secs(left));
+        let error = of(vec![warming_up("redis://b", 40), warming_up("redis://c", 47)]);
+        assert!(error.to_string().ends_with("redis://b, redis://c: warming up, ready in 47.0s"));
     }
 }

@@ -166,7 +166,7 @@ async fn obstacle(
                 Exit::Store,
                 format!(
                     "wait \"{key}\" at {at}: its limit is {limit}, so {wanted} permits are never \
-                     free; give fewer, or change it by `set-limit`"
+                     free; give fewer"
                 ),
             )));
         }

@@ -203,7 +203,8 @@ fn another_limit_is_refused_until_it_is_changed() {
     everywhere(|site| {
         let held = hold(site, "floor --limit 2 --permits 2");
         let refused = site.line("run -n floor --limit 3 -- true").complains(69, "limit 2");
-        assert!(refused.stderr.contains("; take it by --stored-limit"), "{refused:?}");
+        let remedy = "`leasehold set-limit floor LIMIT`";
+        assert!(refused.stderr.contains(remedy), "{refused:?}");
         site.line("run -n floor --limit 3 --stored-limit -- true").complains(75, "2 of 2 permits");
         assert!(refused.stderr.contains('3'), "{refused:?}");
         site.line("run -n floor -- true").complains(69, "semaphore with limit 2");

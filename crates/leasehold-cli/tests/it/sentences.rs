@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use leasehold_testkit::server::RedisServer;
+
 use crate::harness::Site;
 use crate::help::COMMANDS;
 
@@ -220,6 +222,64 @@ fn each_message_is_short_plain_and_in_the_words_of_its_reader() {
         .collect();
     assert!(messages.len() > 1_000, "only {} messages were found", messages.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The words of a message without names: quoted ones, addresses, and the name of a setting that was
+/// typed.
+fn own_words(message: &str) -> usize {
+    let is_name = |word: &str| word.contains(":/") || word.contains("embedded:");
+    let without_quoted = message.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+    let own = without_quoted.split_whitespace().filter(|word| !is_name(word));
+    words(&own.collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
+    let server = RedisServer::builder()
+        .password("open-sesame")
+        .acl_user("reader on >reads ~* &* +@read +hello +ping +auth")
+        .start();
+    let at = server.addr();
+    let site = Site::at(server.url_for("", ""));
+    let semaphore = Site::at(server.url_for("", "open-sesame"));
+    let mut holders = ["hold many --limit 3", "hold one --owner web-7 --meta job=report"]
+        .map(|line| semaphore.start(line.split(' ').chain(["--ignore-stdin"])));
+    holders.iter_mut().for_each(|holder| drop(holder.line()));
+    fs::create_dir(site.path("other")).unwrap();
+    fs::write(site.path("other/file"), "").unwrap();
+    let other = format!("embedded:{}", site.path("other").display());
+    let open = semaphore.store();
+    let five = [1, 2, 3, 4, 5].map(|port| format!("127.0.0.1:{port}")).join(",");
+    let unlike = format!("quorum:redis://127.0.0.1:1,redis+unix:///no/socket,redis://{at}");
+    for (store, line, part) in [
+        ("redis://h?colour=a", "run k -- true", "unknown setting colour"),
+        ("redis://h?prefx=a", "run k -- true", "did you mean prefix?"),
+        ("redis://h?hunter2", "run k -- true", "unknown setting"),
+        ("embedded:/tmp/x?colour=a", "run k -- true", "unknown setting"),
+        (&other, "run k -- true", "has no store, but another file"),
+        (open, "run many -n --limit 4 -- true", "in use with limit 3"),
+        (open, "run many -n -- true", "use another name"),
+        (open, "run one -n --limit 4 -- true", "use another name"),
+        (open, "wait many --permits 4", "never free"),
+        (open, "run one -n -- true", "is held by"),
+        (open, "run one -w 1ms -- true", "timed out"),
+        (&format!("redis://{at}"), "run k -- true", "LEASEHOLD_PASSWORD"),
+        (&format!("redis://:open@{at}"), "run k -- true", "LEASEHOLD_PASSWORD"),
+        (&format!("redis://reader:reads@{at}"), "run k -n -- true", "leasehold doctor --acl"),
+        (&format!("quorum+redis://{five}"), "run k -- true", "check that the server is running"),
+        (&unlike, "run k -- true", "redis+unix:///no/socket: no such socket"),
+    ] {
+        let done = site
+            .run(line.split(' ').take(1).chain(["--store", store]).chain(line.split(' ').skip(1)));
+        // A warning about a password in the arguments comes before.
+        let message = done.stderr.lines().last().unwrap_or_default();
+        let message = message.trim_start_matches("leasehold: ");
+        assert!(message.contains(part), "{line} at {store}: {done:?}");
+        let (count, more) = (own_words(message), message.matches("; ").count());
+        assert!(count <= WORDS_MAX, "{count} words: {message}");
+        assert!(more <= 1 || store.starts_with("quorum"), "{more} semicolons: {message}");
+    }
+    assert_eq!(own_words("acquire \"a b\" at redis://h/1: in use; run `leasehold ls`"), 7);
 }
 
 #[test]

@@ -480,14 +480,46 @@ fn unknown(key: &str, value: &str) -> Error {
     }
     // An option without a value may be part of a password that was typed unescaped.
     let letters = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    let is_name = !value.is_empty() && key.len() <= 32 && key.bytes().all(letters);
-    let named = if is_name { format!(" {key}") } else { String::new() };
-    let names = OPTIONS.iter().map(|(name, ..)| *name);
-    let remedy = match names.clone().find(|known| is_name && known.get(..3) == key.get(..3)) {
+    if value.is_empty() || key.len() > 32 || !key.bytes().all(letters) {
+        return refuse(
+            "unknown setting in the store's URL; a ? in a password is written %3F, and & is %26",
+        );
+    }
+    let remedy = match nearest(key) {
         Some(meant) => format!("did you mean {meant}?"),
-        None => format!("known are {}", names.collect::<Vec<_>>().join(", ")),
+        None => "remove it".to_owned(),
     };
-    refuse(format!("unknown setting{named} in the store's URL; {remedy}"))
+    refuse(format!("unknown setting {key} in the store's URL; {remedy}"))
+}
+
+/// The setting that a name was meant to be: one that begins alike, or differs in few letters.
+fn nearest(name: &str) -> Option<&'static str> {
+    let known = || OPTIONS.iter().map(|(known, ..)| *known);
+    let distance = |known: &&str| edits(known.as_bytes(), name.as_bytes());
+    let alike = |known: &&str| known.get(..3).is_some_and(|start| name.starts_with(start));
+    let close = |known: &&str| distance(known) <= name.len() / 3;
+    known()
+        .filter(alike)
+        .min_by_key(distance)
+        .or_else(|| known().min_by_key(distance).filter(close))
+}
+
+/// How many letters have to be added, removed or replaced to make one name of the other.
+fn edits(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (number, letter) in (1_usize..).zip(one) {
+        let (mut left, mut above_left) = (number, number.saturating_sub(1));
+        for (cell, with) in row.iter_mut().skip(1).zip(other) {
+            let replaced = above_left.saturating_add(usize::from(letter != with));
+            above_left = *cell;
+            left = replaced.min(left.saturating_add(1)).min(above_left.saturating_add(1));
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = number;
+        }
+    }
+    row.last().copied().unwrap_or_default()
 }
 
 fn is_resp3(value: &str) -> Result<bool> {
@@ -691,16 +723,33 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_setting_is_met_with_the_one_that_is_nearest() {
+        for (typed, meant) in [
+            ("perfix", Some("prefix")),
+            ("keep_lease", Some("keep_leases")),
+            ("certificate", Some("certfile")),
+            ("replica", Some("replicas")),
+            ("sentinel_pass", Some("sentinel_password")),
+            ("max-ttl", Some("max_ttl")),
+            ("rotocol", Some("protocol")),
+            ("colour", None),
+            ("a", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(typed), meant, "{typed}");
+        }
+        assert_eq!(edits(b"kitten", b"sitting"), 3);
+        assert_eq!(edits(b"", b"four"), 4);
+    }
+
+    #[test]
     fn nothing_in_a_url_is_ignored() {
         refused(
             "redis://h?prefx=a",
             "unknown setting prefx in the store's URL; did you mean prefix?",
         );
-        refused(
-            "redis://h?colour=a",
-            "unknown setting colour in the store's URL; known are cafile",
-        );
-        refused("redis://h?hunter2", "unknown setting in the store's URL; known are");
+        refused("redis://h?colour=a", "unknown setting colour in the store's URL; remove it");
+        refused("redis://h?hunter2", "a ? in a password is written %3F");
         refused("redis://h?prefix=a&max_ttl=1m&prefix=b", "sets prefix twice");
         refused("redis://h?replicas=1&replicas=1", "sets replicas twice");
         refused("redis://h?cafile=/a", "rediss://");
