@@ -43,7 +43,7 @@ Exit codes:
   75     the lock is held or cooling down, or the wait timed out (-E changes this)
   76     the lock was lost: while the command ran, or before a renewal or release; or `ask`,
          `force-release` or `set-limit` found no such holder
-  78     bad configuration: the config file, the store's URL, a password file
+  78     bad configuration: the config file, the store's URL or directory, a password file
   79     `doctor` found something worse than a note
   80     the command was stopped after the time of --max-hold
   126    the command can't be executed

@@ -69,6 +69,8 @@ impl From<Error> for Failure {
             (Some(Reason::OpenFiles | Reason::ProcessMemory | Reason::Threads), _) => Exit::System,
             (_, ErrorKind::Config) => Exit::Config,
             (_, ErrorKind::Late | ErrorKind::Lost) => Exit::Lost,
+            // The same command fails again until the URL, a directory or its rights are changed.
+            (Some(Reason::StoreSettings | Reason::FilePermission), _) => Exit::Config,
             _ => Exit::Store,
         };
         let text = match advice(&error) {
@@ -177,6 +179,18 @@ mod tests {
         let of_sentinel = Error::new(ErrorKind::Denied, "its password");
         let told = Failure::from(of_sentinel.with_reason(Reason::SentinelPassword));
         assert_eq!(told.message, "its password");
+    }
+
+    #[test]
+    fn a_directory_that_is_no_good_for_locks_is_bad_configuration_unless_a_lock_was_lost() {
+        let denied = Error::new(ErrorKind::Denied, "it belongs to another user");
+        assert_eq!(Failure::from(denied.clone()).exit, Exit::Store);
+        for reason in [Reason::StoreSettings, Reason::FilePermission] {
+            let denied = denied.clone().with_reason(reason);
+            assert_eq!(Failure::from(denied.clone()).exit, Exit::Config, "{reason:?}");
+            let lost = Error::new(ErrorKind::Lost, "lost").caused_by(denied);
+            assert_eq!(Failure::from(lost).exit, Exit::Lost, "{reason:?}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub enum Reason {
     ServerFull,
     /// The store has reached a limit of its own size.
     StoreFull,
-    /// The store's URL, or a file that it names, does not fit the server.
+    /// The store's URL does not fit the server, or names an unusable file or directory.
     StoreSettings,
     /// This process can start no more threads.
     Threads,

@@ -201,9 +201,9 @@ fn the_package_brings_a_store_in_which_all_users_of_the_machine_meet() {
                                                --clear-groups -- leasehold run k -- echo never",
     );
     stranger
-        .complains(69, "at embedded:/var/lib/leasehold")
-        .complains(69, "group leasehold, not for user 61240")
-        .complains(69, "sudo usermod -aG leasehold USER");
+        .complains(78, "at embedded:/var/lib/leasehold")
+        .complains(78, "group leasehold, not for user 61240")
+        .complains(78, "sudo usermod -aG leasehold USER");
     assert!(!Path::new("/tmp/leasehold-61240").exists(), "and is given no other");
 }
 

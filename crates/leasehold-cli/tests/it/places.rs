@@ -113,7 +113,7 @@ fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() 
     fs::create_dir(site.path("locks")).unwrap();
     std::os::unix::fs::chown(site.path("locks"), Some(61_236), Some(61_237)).unwrap();
     fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o700)).unwrap();
-    site.line("run k -- echo never").complains(69, "belongs to user 61236, not to 0");
+    site.line("run k -- echo never").complains(78, "belongs to user 61236, not to 0");
     assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 0);
     fs::set_permissions(site.path("locks"), fs::Permissions::from_mode(0o2770)).unwrap();
     fs::set_permissions(site.path(""), fs::Permissions::from_mode(0o755)).unwrap();
@@ -122,8 +122,8 @@ fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() 
         finish(command.env("HOME", "/nonexistent").current_dir("/").uid(user).gid(group))
     };
     run_as(61_238, 61_238)
-        .complains(69, "is for user 61236 and group 61237, not for user 61238")
-        .complains(69, "usermod -aG 61237 USER");
+        .complains(78, "is for user 61236 and group 61237, not for user 61238")
+        .complains(78, "usermod -aG 61237 USER");
     // Root has the rights of all groups, and leaves them to their members.
     site.line("run k -- true").expect(0);
     run_as(61_238, 61_237).expect(0);
@@ -136,7 +136,7 @@ fn a_directory_of_somebody_elses_is_refused_and_left_as_it_is() {
     fs::create_dir(site.path("locks")).unwrap();
     fs::write(site.path("locks/store"), "precious").unwrap();
     for line in ["ls", "show k", "wait k", "run k -- echo never", "acquire k"] {
-        site.line(line).complains(69, "has no store, but another file (store)");
+        site.line(line).complains(78, "has no store, but another file (store)");
     }
     assert_eq!(fs::read_dir(site.path("locks")).unwrap().count(), 1);
     assert_eq!(site.read("locks/store"), "precious");

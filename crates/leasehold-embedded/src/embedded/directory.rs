@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Result, escape};
+use leasehold_core::{Error, ErrorKind, Reason, Result, escape};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgroups};
@@ -122,6 +122,7 @@ impl Directory {
                     path.display()
                 ),
             )
+            .with_reason(Reason::StoreSettings)
         };
         let place = path.parent().zip(path.file_name());
         let (parent, name) = place.ok_or_else(|| distrust("it has no name"))?;
@@ -181,7 +182,8 @@ impl Directory {
                      directory",
                     escape::terminal(&name.to_string_lossy())
                 ),
-            )),
+            )
+            .with_reason(Reason::StoreSettings)),
             _ => Ok(()),
         }
     }
@@ -284,7 +286,8 @@ impl Directory {
 
 /// Whether this user may use the store, and whether only those who should can write to it.
 fn check_rights(meta: &fs::Metadata, access: Access) -> Result<()> {
-    let refuse = |why: String| Err(Error::new(ErrorKind::Denied, why));
+    let refuse =
+        |why: String| Err(Error::new(ErrorKind::Denied, why).with_reason(Reason::StoreSettings));
     let (mode, user) = (meta.mode(), geteuid().as_raw());
     if mode & 0o002 != 0 {
         return refuse(format!(

@@ -19,7 +19,7 @@ pub(super) struct Kind {
 pub(super) fn examine(directory: &File) -> Result<Kind> {
     use std::os::unix::fs::MetadataExt as _;
 
-    use leasehold_core::{Error, ErrorKind};
+    use leasehold_core::{Error, ErrorKind, Reason};
 
     let unusable = |error| super::directory::unusable("examine", error);
     let number = magic(directory).map_err(unusable)?;
@@ -37,14 +37,16 @@ pub(super) fn examine(directory: &File) -> Result<Kind> {
                 "this directory is on a network file system ({name}), where locks may not work; \
                  name a local directory, or use a Redis server"
             ),
-        ));
+        )
+        .with_reason(Reason::StoreSettings));
     }
     if number == OVERLAY && is_shared_overlay(&mounts(), device) {
         return Err(Error::new(
             ErrorKind::Misuse,
             "two overlays share the upper folder of this directory, and don't see each other's \
              locks; unmount one, or name another directory",
-        ));
+        )
+        .with_reason(Reason::StoreSettings));
     }
     Ok(Kind { number, has_room_ahead: ROOM_AHEAD.contains(&number) })
 }
