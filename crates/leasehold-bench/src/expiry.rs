@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Expiry> {
     let waiters = Client::connect(server.url()).await?;
     let at_once = if args.quick { 4 } else { 25 };
     let batches = if args.quick { 1 } else { 4 };
-    // Opens the waiters' wake channel; a client's first wait does that once.
+    // Opens the waiters' notification channel; a client's first wait does that once.
     batch(&holders, &waiters, 1, &mut Latencies::new()).await?;
 
     let (others, in_herd) = if args.quick { (1000, 20) } else { (100_000, 1000) };

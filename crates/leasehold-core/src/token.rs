@@ -83,7 +83,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The public, random name of one client; its wake channel is named after it.
+/// The public, random name of one client; its notification channel is named after it.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct ClientId([u8; 16]);

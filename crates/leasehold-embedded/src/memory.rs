@@ -129,7 +129,7 @@ impl MemoryStore {
         state.slots.values().filter(|slot| slot.entry.in_use_until() > Some(at)).count()
     }
 
-    /// How many wake channels are open; for tests.
+    /// How many notification channels are open; for tests.
     #[must_use]
     pub fn channels(&self) -> usize {
         let mut state = self.state();

@@ -684,8 +684,8 @@ impl Store for RedisStore {
             let Some(source) = &self.shared.wake else {
                 let error = Error::new(
                     ErrorKind::Unsupported,
-                    "a store on a borrowed connection has no wake channel; give its builder a \
-                     client for subscriptions",
+                    "a store on a borrowed connection has no notification channel; give its \
+                     builder a client for subscriptions",
                 );
                 return Err(self.named(error, "listen", None));
             };

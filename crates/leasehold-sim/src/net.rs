@@ -345,7 +345,7 @@ impl Net {
         let mut breaks = false;
         let mut arrivals = self.arrivals_on(sent_at, host, node, true, &mut breaks);
         if C::METHOD == Method::Listen {
-            // A wake channel is a connection: it opens once, and only while its caller waits.
+            // This channel is a connection: it opens once, and only while its caller waits.
             arrivals.retain(|at| *at <= given_up_at);
             arrivals.truncate(1);
         }

@@ -86,7 +86,7 @@ impl Wire {
     }
 }
 
-/// The wake channel: its notifications are delayed, doubled or lost.
+/// The notification channel: its notifications are delayed, doubled or lost.
 #[derive(Debug)]
 struct Ear {
     inner: Box<dyn Listener>,

@@ -70,7 +70,7 @@ pub enum Fault {
     },
 }
 
-/// The fault of notifications on wake channels.
+/// The fault of notifications on notification channels.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Messages {
@@ -207,7 +207,7 @@ impl FaultStore {
         }
     }
 
-    /// From now on notifications on wake channels get this fault.
+    /// From now on notifications on notification channels get this fault.
     pub fn messages(&self, messages: Messages) {
         self.state().messages = messages;
     }

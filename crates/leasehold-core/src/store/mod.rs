@@ -164,7 +164,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<ForceRelease>>;
 
-    /// Opens a client's wake channel; only called if [`Capability::wake`] says it exists. Returns
+    /// Opens a client's notification channel; only called if [`Capability::wake`] is set. Returns
     /// once the channel is confirmed: a notification sent after that arrives or is followed by
     /// [`Wake::Resync`].
     fn listen<'a>(
@@ -248,7 +248,7 @@ pub struct Capability {
     /// more than once. So each try that was not granted ends its token, and the next one has a new
     /// token.
     pub undoes: bool,
-    /// It notifies holders through the wake channel when others have ended their leases.
+    /// It notifies holders through the notification channel when others have ended their leases.
     pub tells_loss: bool,
     /// It refuses leases that are longer than this.
     pub longest: Option<Duration>,

@@ -80,7 +80,7 @@ impl AcquireRequest {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[non_exhaustive]
 pub struct QueueRequest {
-    /// The waiter's client, whose wake channel gets the notification of a grant.
+    /// The waiter's client, whose notification channel gets the notification of a grant.
     pub client: ClientId,
     /// The client's own number for this waiter; a notification carries it instead of the token.
     pub ticket: u64,

@@ -1,4 +1,4 @@
-//! A client's wake channel, and its notifications.
+//! A client's notification channel, and its notifications.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::BoxFuture;
 use crate::fence::{Fence, FenceBlock};
 use crate::key::Key;
 
-/// A client's open wake channel. Dropping it closes the channel.
+/// A client's open notification channel. Dropping it closes the channel.
 pub trait Listener: Debug + Send {
     /// The next notification. Cancel safe: dropping the future loses none. Notifications may get
     /// lost on the way: a waiter relies on its own timers and takes a notification as a hint.
@@ -18,7 +18,7 @@ pub trait Listener: Debug + Send {
     fn doubt(&mut self) {}
 }
 
-/// A notification on a client's wake channel.
+/// A notification on a client's notification channel.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[non_exhaustive]

@@ -92,7 +92,7 @@ impl Waiter {
     }
 }
 
-/// A notification that a store has to deliver to a client's wake channel after a step.
+/// A notification that a store has to deliver to a client's notification channel after a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Notice {

@@ -247,7 +247,7 @@ impl Environment {
         }
     }
 
-    /// Opens a client's wake channel.
+    /// Opens a client's notification channel.
     pub(super) fn listen(&self, client: ClientId) -> Result<Channel> {
         self.check_usable()?;
         self.wakes

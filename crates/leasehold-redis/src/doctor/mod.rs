@@ -103,7 +103,7 @@ impl RedisStore {
         let mut whole = Look { findings: Vec::new(), lacking: Vec::new(), user: None };
         let (mut answered, mut failure) = (false, None);
         while let Some(Part { server, location, slots }) = parts.pop() {
-            // A silent node must leave time for the other nodes and the wake channel.
+            // A silent node must leave time for the other nodes and the notification channel.
             let shares = u32::try_from(parts.len()).unwrap_or(u32::MAX).saturating_add(2);
             let turn = deadline.at_most(deadline.left() / shares);
             let looked = self.look_at(&*server, self.spare(client, &slots)?, turn).await;

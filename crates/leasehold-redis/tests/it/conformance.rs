@@ -32,7 +32,7 @@ leasehold_testkit::conformance_tests_by_module!(
     lacks: [sets],
 );
 
-/// Without a wake channel, the rest must work.
+/// Without a notification channel, the rest must work.
 mod borrowed {
     use super::*;
 

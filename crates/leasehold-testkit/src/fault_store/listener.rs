@@ -1,4 +1,4 @@
-//! A wake channel that loses or doubles its notifications.
+//! A notification channel that loses or doubles its notifications.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A client's wake channel: one for all of its waiters, opened by the first that needs it.
+//! A client's notification channel: one for all of its waiters, opened by the first that needs it.
 //!
 //! No waiter depends on it. Waiters poll until it is open, and after several grants in a row
 //! without a notification. As long as there are waiters, a channel that failed is opened again.
@@ -326,7 +326,7 @@ impl Server {
 
     fn fail(&self, error: &Error) {
         if self.channel.set(ChannelState::Silent) == ChannelState::Opening {
-            tracing::warn!(target: "leasehold", %error, "no wake channel; waiters poll instead");
+            tracing::warn!(target: "leasehold", %error, "no notifications; waiters poll instead");
         }
     }
 

@@ -32,7 +32,7 @@ const WINDOW_MAX: Duration = Duration::from_secs(30);
 /// or knows it, but may have died, and those behind it would notice only with their next
 /// heartbeats. Those further back look less often.
 const LOOK_PAST_HEAD: Duration = Duration::from_secs(1);
-/// How long a waiter waits for the wake channel before it joins the queue without it.
+/// How long a waiter waits for the notification channel before it joins the queue without it.
 const OPEN_WITHIN: Duration = Duration::from_secs(1);
 /// How many heartbeats back a grant may refer to, besides the last that was answered.
 const HEARTBEATS_KEPT: usize = 8;
@@ -202,8 +202,8 @@ impl Wire {
         }
     }
 
-    /// Sends the next request: a plain try before there is a wake channel, so that an uncontended
-    /// lock does not pay for one, and a heartbeat after.
+    /// Sends the next request: a plain try before there is a notification channel, so that an
+    /// uncontended lock does not pay for one, and a heartbeat after.
     async fn ask(&mut self) -> Result<()> {
         let client = Arc::clone(&self.acquisition.client);
         let mut within = self.acquisition.within();
@@ -247,7 +247,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Opens the wake channel, if it can be opened for now; `false` when the wait has timed out.
+    /// Opens the notification channel, if it can be opened for now; `false` when the wait has timed
+    /// out.
     async fn open_channel(&mut self) -> Result<bool> {
         let Acquisition { client, limits, .. } = &*self.acquisition;
         let (client, until) = (Arc::clone(client), limits.until);

@@ -1,4 +1,4 @@
-//! Wake channels that can't be opened, break, or bring nothing: waiters poll instead.
+//! Notification channels that can't be opened, break, or bring nothing: waiters poll instead.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
