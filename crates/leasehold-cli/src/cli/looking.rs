@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use leasehold::interop::Layout;
 
+use super::night;
 use super::options::Sharing;
 use crate::duration;
 
@@ -224,6 +225,7 @@ pub(crate) struct Metrics {
 /// It lists the store to find the locks that the holders wait for. It distinguishes holders and
 /// waiters by their owner names, so all tasks of one process look like one.
 #[derive(Args, Debug)]
+#[command(after_long_help = night::page())]
 pub(crate) struct Why {
     /// The name of the lock
     pub(crate) key: OsString,

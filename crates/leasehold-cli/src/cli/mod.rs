@@ -6,6 +6,7 @@
 pub(crate) mod hints;
 mod holding;
 mod looking;
+mod night;
 mod options;
 
 use std::ffi::OsString;

@@ -96,6 +96,27 @@ fn every_command_is_in_the_help_and_has_a_page() {
     assert_eq!(site.line("help run").expect(0).stdout, site.line("run --help").expect(0).stdout);
 }
 
+/// Messages about stuck and lost locks name `leasehold why`.
+#[test]
+fn the_help_of_why_is_the_page_for_the_night() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/night.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
+    assert!(rows.len() > 10, "{page}");
+    let site = Site::embedded();
+    for help in [site.line("why --help"), site.line("man why")] {
+        let help = help.expect(0).stdout.replace("\\-", "-").replace("\\*(Aq", "'");
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for row in &rows {
+            for cell in row.trim_matches('|').split('|').map(str::trim) {
+                assert!(help.contains(cell), "{cell}: {help}");
+            }
+        }
+        assert!(help.contains("two jobs can work at once"), "{help}");
+        assert!(!help.contains(".md") && !help.contains("**"), "{help}");
+    }
+}
+
 #[test]
 fn shells_get_completions() {
     let site = Site::embedded();
