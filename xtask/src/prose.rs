@@ -138,13 +138,25 @@ fn read(text: &str) -> BTreeMap<String, usize> {
     lines.filter_map(|(of, count)| Some((of.to_owned(), count.parse().ok()?))).collect()
 }
 
-/// The documentation in Rust source, with a gap where code stands between.
+/// The documentation in Rust source, with a gap where code stands between, and before each entry of
+/// a list in the help.
 fn documentation(text: &str) -> String {
     let said = |line: &str| {
         let said = line.trim_start().strip_prefix("//").and_then(|it| it.strip_prefix(['!', '/']));
-        format!("{}\n", said.unwrap_or_default())
+        let said = said.unwrap_or_default();
+        let gap = if is_entry(said) { "\n" } else { "" };
+        format!("{gap}{said}\n")
     };
     text.lines().map(said).collect()
+}
+
+/// Whether a line begins an entry: it is set off, with a name before a wider gap or a variable.
+fn is_entry(line: &str) -> bool {
+    let Some(entry) = line.strip_prefix("   ").filter(|it| !it.starts_with(' ')) else {
+        return false;
+    };
+    let first = entry.split(' ').next().unwrap_or_default();
+    entry.contains("  ") || first.contains('_') && !first.contains(char::is_lowercase)
 }
 
 /// The paragraphs and items of lists, each in one line.
@@ -191,7 +203,7 @@ impl Sentence {
     }
 }
 
-/// The sentences of a paragraph. Code counts as one word, a link as its text.
+/// The sentences of a paragraph. Code and an address count as one word, a link as its text.
 fn sentences(paragraph: &str) -> Vec<Sentence> {
     let mut text = String::new();
     for (number, piece) in paragraph.split('`').enumerate() {
@@ -211,7 +223,10 @@ fn sentences(paragraph: &str) -> Vec<Sentence> {
         let ended = piece.trim_end_matches(['"', ')']).ends_with(['.', '!', '?']);
         if pieces.peek().is_none_or(|next| ended && !next.starts_with(char::is_lowercase)) {
             let word = |c: char| !c.is_alphanumeric() && c != '\'' && c != '-' && c != '%';
-            let words = sentence.split(word).filter(|word| !word.is_empty());
+            let words = sentence.split(' ').flat_map(|piece| {
+                let is_address = piece.contains(":/");
+                piece.split(move |c| !is_address && word(c)).filter(|word| !word.is_empty())
+            });
             let words: Vec<String> = words.map(str::to_lowercase).collect();
             // A list of names of tests is no sentence.
             if words.iter().filter(|word| *word == "code").count() * 2 <= words.len() {
@@ -257,6 +272,15 @@ mod tests {
         let text = "# Nobody\n\n| nobody | x |\n\n```text\nnobody\n```\n\nSee [it](a-nobody.md), [it][nobody], `nobody` too.\n";
         assert!(names(text).is_empty());
         assert!(names("- The holder `is told` by `x`.\n- It waits.\n").is_empty());
+        let addresses = "redis://h,h/name ".repeat(29);
+        assert_eq!(names(&format!("One of {addresses}")).len(), 1);
+        assert!(names(&format!("One {addresses}")).is_empty());
+        let half = "word ".repeat(20);
+        let list = format!("///   NAME  {half}\n///         {half}\n");
+        assert_eq!(names(&documentation(&list)).len(), 1);
+        let entries = format!("///   NAME  {half}\n///   A_B, C_D\n///         {half}\n");
+        assert!(names(&documentation(&entries)).is_empty());
+        assert_eq!(names(&documentation(&format!("/// - {half}\n///   {half}\n"))).len(), 1);
         let code = "fn nobody() {}\n/// Nobody waits.\n// Nobody else.\n";
         assert_eq!(names(&documentation(code)), ["nobody-as-actor"]);
     }

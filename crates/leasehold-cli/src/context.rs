@@ -59,14 +59,12 @@ impl Context {
             .map_err(|error| Failure::system("catch signals", &error))
     }
 
-    /// Connects for a read-only command. `None` if the store does not exist yet, since such a
-    /// command does not make it.
+    /// Connects for a read-only command, which makes no store. `None` if there is none yet.
     pub(crate) async fn connect_to_look(&self) -> Outcome<Option<Client>> {
         self.connect_if_made(None, false).await
     }
 
-    /// Connects as `owner` to do something about locks that are held, or says `None` of a store
-    /// that has not been made yet, in which none is.
+    /// Connects as `owner` to act on locks that are held. `None` before there is a store.
     pub(crate) async fn connect_if_made(
         &self,
         owner: Option<&str>,
@@ -162,7 +160,7 @@ impl Context {
         self.close_by(Some(Instant::now()));
     }
 
-    /// Leaves less time for [`close`](Self::close): nothing that is held is worth more.
+    /// Leaves less time for [`close`](Self::close), for a store that would only repeat its refusal.
     pub(crate) fn tidy_within(&self, limit: Duration) {
         let mut connections = self.connections();
         connections.tidy_within = connections.tidy_within.min(limit);

@@ -128,7 +128,7 @@ impl Request {
         self
     }
 
-    /// The process that the lock is taken for.
+    /// The process for which the lock is taken.
     pub(crate) const fn process(&self) -> Name {
         self.process
     }

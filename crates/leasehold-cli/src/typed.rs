@@ -17,8 +17,7 @@ pub(crate) fn remember(typed: Vec<(&'static str, Option<String>)>) {
     TYPED.set(typed).ok();
 }
 
-/// The absolute path of a file. `None` if it is not a regular file, as a shell's `<(…)`, or not
-/// text.
+/// The absolute path of a regular file, if it is text. A shell's `<(…)` is another kind of file.
 pub(crate) fn readable_elsewhere(path: &Path) -> Option<String> {
     let path = std::path::absolute(Some(path).filter(|path| path.is_file())?).ok()?;
     path.into_os_string().into_string().ok()

@@ -13,9 +13,8 @@ use crate::exit;
 
 /// Take a lock and leave it held, for shell scripts
 ///
-/// Prints the lease, or writes it to a file that only you can read. It is not renewed by itself: it
-/// expires after its ttl unless you call `renew` or `release`. Every user that can read the lease can
-/// end it.
+/// Prints the lease, or writes it to a file that only you can read. Extend it by `renew`, and end it by
+/// `release`. Otherwise it expires after its ttl. Every user that can read the lease can end it.
 ///
 ///   LEASEHOLD_LEASE=$(leasehold acquire backup --ttl 10m -n) || exit
 ///   export LEASEHOLD_LEASE

@@ -193,10 +193,10 @@ impl Sort {
 /// Print the locks in use as numbers for Prometheus, or serve them
 ///
 /// Counts the locks that are held, closed and waited for. Gives the age of the oldest hold, the
-/// longest wait, and whether the store answered. If it did not, leasehold_store_up is 0, and
-/// without --listen the exit code is that of the failure. Each scrape lists the store. With
-/// --listen it prints the address that it serves, with the port that it got for port 0. Every
-/// client that reaches the address may read, but no page of another site. Ends on a signal.
+/// longest wait, and whether the store answered. Otherwise leasehold_store_up is 0, and it exits
+/// with the code of the failure, except with --listen. Each scrape lists the store. With --listen
+/// it prints the address that it serves, with the port that it got for port 0. Every client that
+/// reaches the address may read, but no page of another site. Ends on a signal.
 #[derive(Args, Debug)]
 pub(crate) struct Metrics {
     /// Only locks whose names start with this
@@ -247,7 +247,7 @@ pub(crate) struct Why {
 /// lease expires, clocks are compared, and 200 locks must stay. That takes some seconds and leaves
 /// nothing behind. After a signal a server forgets the rest in some seconds, after KILL in a little
 /// over a minute. Without a store in the directory yet, it tries a temporary one on the same file
-/// system. The report names no host and no directory, so it can be shared.
+/// system. You can share the report: hosts and directories are left out.
 ///
 /// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
 /// prefix and the database in the store's URL. It does not connect.

@@ -241,8 +241,8 @@ impl Command {
 ///
 /// The command has the open files that leasehold was given, with /dev/null for a closed standard one.
 /// It has a process group of its own. Its parent is leasehold's watchdog, a child of leasehold.
-/// leasehold forwards signals to that group, except those for leasehold itself: KILL and STOP, faults
-/// (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ), pipes and terminal (PIPE, TTIN, TTOU).
+/// Signals are forwarded to that group. Those for leasehold itself are not: KILL and STOP, faults (BUS,
+/// FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ), pipes and terminal (PIPE, TTIN, TTOU).
 ///
 /// On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job that is
 /// suspended for longer than the ttl loses its lock and is killed. A command that is stopped without a
@@ -254,11 +254,11 @@ impl Command {
 /// users: for them the lock is kept until they end, or it is lost. On systems other than Linux only the
 /// process group is ended.
 ///
-/// Processes that the command leaves running when it exits live on without the lock, unless
-/// --until-all-end is given. A signal or a key that ends the command is for all of it: leasehold keeps
-/// the lock until the rest has ended too. The same signal again kills the rest. If another signal ends
-/// the first process, as from the out-of-memory killer, the rest gets TERM, and KILL within the grace.
-/// The lock is kept until it has ended.
+/// Processes that the command leaves running when it exits live on without the lock. --until-all-end
+/// keeps the lock until they end. A signal or a key that ends the command is for all of it: leasehold
+/// keeps the lock until the rest has ended too. The same signal again kills the rest. If another signal
+/// ends the first process, as from the out-of-memory killer, the rest gets TERM, and KILL within the
+/// grace. The lock is kept until it has ended.
 ///
 /// Several names before the `--` are taken together, all or none, and held together: if one is lost,
 /// all are. Such sets never deadlock, in any order of their names. Without a `--` the first word is the
@@ -268,20 +268,20 @@ impl Command {
 ///
 /// The command finds in its environment:
 ///   LEASEHOLD_KEY          the name of the lock; of several, each on a line, as given
-///   LEASEHOLD_FENCE        the fencing token, a number larger than that of every earlier holder.
-///                          Show it to the resource that the lock protects. Of several locks, each
-///                          is on a line, in the order of the names
+///   LEASEHOLD_FENCE        the fencing token, a number that grows from holder to holder. Show it to
+///                          the resource that the lock protects. Of several locks, each is on a
+///                          line, in the order of the names
 ///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        the owner that others see; not with --interop, except for shedlock
 ///   LEASEHOLD_OUTER        the processes of this and of the commands around it, each on a line; not
-///                          with --interop. A leasehold below that would wait for a lock of theirs
+///                          with --interop. A leasehold below that would wait for one of their locks
 ///                          exits with 75
 ///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
 ///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
-///                          move it on. The command need not watch it: if renewals fail, leasehold
-///                          sends TERM then, and KILL within the grace that follows
+///                          move it on. If they fail, leasehold sends TERM then, and KILL within the
+///                          grace that follows
 ///   LEASEHOLD_STORE        the store of the lock, without its password, for a leasehold in the
 ///                          command
 ///   LEASEHOLD_PASSWORD_FILE, LEASEHOLD_CONFIG
@@ -350,8 +350,8 @@ leasehold run [OPTIONS] <KEY> [--] <CMD>...
 /// command ends by itself, leasehold exits with its exit code; with --restart it campaigns again.
 /// The environment of the command is as for `run`; LEASEHOLD_FENCE grows from leader to leader.
 ///
-/// -n and -w limit each campaign. Without them leasehold retries without limit if the store is
-/// away, at the start or later.
+/// -n and -w limit each campaign. Otherwise leasehold retries for ever if the store is away, at the
+/// start or later.
 #[derive(Args, Debug)]
 #[command(override_usage = ELECT_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Elect {

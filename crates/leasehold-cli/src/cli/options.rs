@@ -41,7 +41,7 @@ pub(crate) struct Global {
 
     /// Retry for this long if the store is away at the start [default: 0s]
     ///
-    /// Without it, leasehold exits at once if it can't reach the store. A shorter limit on waiting
+    /// By default leasehold exits at once if it can't reach the store. A shorter limit on waiting
     /// ends the retries too. Once the store has answered, waits for locks ride out its absence
     /// anyway.
     #[arg(
@@ -83,8 +83,8 @@ pub(crate) struct Sharing {
 pub(crate) struct Leftovers {
     /// Give a lock of the other library without expiry this one, and take it afterwards
     ///
-    /// Such a lock is a leftover of a program that died between two commands. Use this only where
-    /// no program holds locks without expiry on purpose. Both steps are in the log (-v).
+    /// Such a lock is a leftover of a program that died between two commands. Use this only if each
+    /// lock without expiry is such a leftover. Both steps are in the log (-v).
     #[arg(
         long, value_name = "TIME", requires = "interop",
         value_parser = duration::ttl, allow_hyphen_values = true,
@@ -105,7 +105,7 @@ pub(crate) struct Waiting {
 
     /// Wait for at most this long: seconds (2, 0.5) or a length with units (10s, 1m30s)
     ///
-    /// The time to connect to the store counts. Without -n and -w the wait has no limit.
+    /// The time to connect to the store counts. By default the wait has no limit.
     #[arg(
         short, long, alias = "timeout", value_name = "TIME",
         value_parser = duration::parse, allow_hyphen_values = true,
@@ -245,9 +245,10 @@ pub(crate) struct Job {
 
     /// Write the outcome of the lock and the command to this file, as a JSON document
     ///
-    /// It has the grant and its fence, a loss and its cause, the release and its delay, the end of
-    /// the command, and leasehold's own exit code apart from the command's. The file is replaced in
-    /// one step at each change, first before the lock is requested; `exit` is null until the end.
+    /// It has the grant and its fence, a loss and its cause, the release and its delay, and the end
+    /// of the command. It has leasehold's own exit code apart from the command's. The file is
+    /// replaced in one step at each change, first before the lock is requested; `exit` is null until
+    /// the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) status: Option<PathBuf>,
 

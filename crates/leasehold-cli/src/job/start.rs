@@ -89,11 +89,11 @@ impl Ready {
     ///
     /// # Errors
     ///
-    /// Those of making a process, of `prepare`, and of the program.
+    /// The errors of `fork`, of `prepare`, and of the start of the program.
     ///
     /// # Safety
     ///
-    /// `prepare` makes system calls only, allocates nothing and takes no lock.
+    /// `prepare` makes system calls only. It leaves the heap and all locks alone.
     pub(crate) unsafe fn start(
         &mut self,
         inherited: &Inherited,

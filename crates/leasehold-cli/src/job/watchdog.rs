@@ -12,11 +12,11 @@
 //! by which an embedded store sees a live holder, is one of them. The store so counts the holder as
 //! alive until the descent is dead, which leaves no moment in which both the command and the next
 //! holder run. A process that can't die yet, because it waits for a device, is waited for until the
-//! lease is over whatever the session says. A lease in a server is given back by a program that the
+//! lease is over whatever the session says. A lease in a server is released by a program that the
 //! watchdog becomes then.
 //!
-//! What both tell each other stands in memory that they share. There is no queue: a watchdog that
-//! was stopped finds the latest moment, and the supervisor never waits for it.
+//! Both write what the other needs to know into memory that they share, each over its last word. So
+//! a watchdog that was stopped finds the latest moment, and the supervisor never waits for it.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};

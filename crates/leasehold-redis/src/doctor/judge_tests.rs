@@ -123,7 +123,7 @@ fn versions_whose_scripts_need_no_replicas_are_told() {
         severity(version(&facts, Some(confirming)))
     };
     assert_eq!(judged("6.2.6", "0", 0), Severity::Note);
-    assert_eq!(judged("6.2.6", "1", 0), Severity::Warning, "somebody relies on it");
+    assert_eq!(judged("6.2.6", "1", 0), Severity::Warning, "the server relies on replicas");
     assert_eq!(judged("6.2.6", "1", 1), Severity::Note, "grants are confirmed");
     assert_eq!(judged("6.2.7", "1", 0), Severity::Fine);
     assert_eq!(judged("6.0.20", "1", 0), Severity::Problem);

@@ -97,7 +97,7 @@ mod by_socket {
         uid == 0 || Uid::from_raw(uid) == rustix::process::geteuid()
     }
 
-    /// A process in another namespace has no number, which rustix's call can't express.
+    /// A process in another namespace has no number. The call of rustix can't express that.
     fn uid_of_peer(stream: &UnixStream) -> io::Result<u32> {
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
