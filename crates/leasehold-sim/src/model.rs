@@ -1,6 +1,6 @@
 //! Visits every run of a few clients on one lock, with the product's own rules.
 //!
-//! [`LockEntry`] grants, and [`LeaseState`] decides what a client believes.
+//! [`LockEntry`] grants, and [`LeaseMachine`] decides what a client believes.
 //!
 //! Between them is a network that delays, loses and reorders messages, and in some bounds doubles
 //! them. Time jumps to just before and just after each instant at which a rule changes its
@@ -18,7 +18,7 @@
 //! a probability of about 1 in 10 million; the search then skips one of them.
 //!
 //! [`LockEntry`]: leasehold_core::table::LockEntry
-//! [`LeaseState`]: leasehold_core::LeaseState
+//! [`LeaseMachine`]: leasehold_core::LeaseMachine
 //! [`Ballot`]: leasehold_quorum::ballot::Ballot
 
 mod quorum;

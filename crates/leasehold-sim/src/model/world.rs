@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use leasehold_core::table::{LockEntry, Notice, Now, Operation, StoreTime};
 use leasehold_core::{
-    AcquireRequest, ClientId, Fence, FenceBlock, Key, LeaseState, LeaseStatus, LeaveRequest,
-    Moment, Place, QueueRequest, ReleaseRequest, Renew, RenewRequest, Token, Ttl, Wake, margin,
+    AcquireRequest, Admission, ClientId, Fence, FenceBlock, HoldTerms, Key, LeaseMachine,
+    LeaseState, LeaseStatus, LeaveRequest, Moment, Place, QueueRequest, Relay, ReleaseRequest,
+    Renew, RenewRequest, Token, Ttl, Wake, margin,
 };
 
 use super::search::Explored;
@@ -118,7 +119,7 @@ struct Client {
     /// When each request was sent.
     beats: Vec<Moment>,
     place: Option<Place>,
-    lease: Option<(LeaseState, Fence)>,
+    lease: Option<(LeaseMachine<()>, Fence)>,
     /// Whether this lease was ever lost.
     was_lost: bool,
     renewals: u8,
@@ -146,6 +147,14 @@ pub(crate) struct World {
 
 fn ttl(ms: u64) -> Ttl {
     Ttl::new(Duration::from_millis(ms)).unwrap()
+}
+
+/// A lease granted in answer to a request sent at `sent`. It counts as begun then, which makes fewer
+/// states.
+fn held(sent: Moment, ms: u64, now: Moment) -> Option<LeaseMachine<()>> {
+    let lease = LeaseState::granted(sent, ttl(ms), Duration::ZERO, now)?;
+    let terms = HoldTerms { renews: true, max_hold: None, progress_within: None };
+    Some(LeaseMachine::new(lease, ttl(TTL_MS), terms, Relay::default(), 0, sent))
 }
 
 fn key() -> Key {
@@ -283,9 +292,12 @@ impl World {
                 client.renewals += 1;
                 let from = sender(n, client);
                 let Some((lease, fence)) = &mut client.lease else { return };
+                let Admission::Start(_) = lease.may_renew(now) else { return };
                 if bound.planted == Planted::SendingRenews {
-                    lease.renewed(now, ttl(TTL_MS), false, now);
+                    lease.renewed(now, ttl(TTL_MS), now);
                 }
+                // The call times out at once; its answer may still come, at any time.
+                lease.request_done();
                 let message = Message::Renew { from, fence: *fence, sent: now };
                 self.send(bound, message);
             }
@@ -371,9 +383,9 @@ impl World {
                 let client = &mut self.clients[usize::from(to.client)];
                 if let Some((lease, _)) = &mut client.lease
                     && client.acquisition == to.acquisition
-                    && !lease.renewed(sent, ttl(TTL_MS), false, now)
+                    && lease.renewed(sent, ttl(TTL_MS), now).is_none()
                     && bound.planted == Planted::LostLeaseRenewed
-                    && let Some(anew) = LeaseState::granted(sent, ttl(TTL_MS), Duration::ZERO, now)
+                    && let Some(anew) = held(sent, TTL_MS, now)
                 {
                     *lease = anew;
                 }
@@ -420,9 +432,7 @@ impl World {
             Duration::ZERO
         };
         let sent = sent.saturating_add(kept);
-        let Some(lease) = LeaseState::granted(sent, ttl(ms), Duration::ZERO, now) else {
-            return false;
-        };
+        let Some(lease) = held(sent, ms, now) else { return false };
         client.lease = Some((lease, fence));
         self.fence_fell |= self.highest.is_some_and(|highest| fence <= highest);
         self.highest = self.highest.max(Some(fence));
@@ -441,7 +451,7 @@ impl World {
             }
         };
         for (lease, _) in self.clients.iter().filter_map(|client| client.lease.as_ref()) {
-            let us = lease.lost_at().saturating_since(Moment::default()).as_micros();
+            let us = lease.lasting().lost_at.saturating_since(Moment::default()).as_micros();
             consider(true_time(u64::try_from(us).unwrap(), -bound.drift_ppm));
         }
         let at = self.store_now(bound).at;
