@@ -20,9 +20,9 @@ static STARTED: [Mutex<Option<Driver>>; 64] = [const { Mutex::new(None) }; 64];
 /// Leases are renewed and orphans are released on it, and connections live there. All this is
 /// independent of the application's schedule.
 ///
-/// One thread serves all clients of a process, blocking ones included. It starts at its first use,
-/// and sleeps while it has no work. It does not keep the process alive. A fork's child does not
-/// have it, and starts one of its own.
+/// One thread serves all clients of a process. It starts at its first use, and sleeps while it has
+/// no work. It does not keep the process alive. A fork's child does not have it, and starts one of
+/// its own.
 #[derive(Clone, Debug)]
 pub struct Driver {
     process: Process,

@@ -98,27 +98,30 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<To
     );
     let options = options.map(|options| quote!(.options(#options)));
     let ttl = ttl.map(|ttl| quote!(.ttl(#ttl)));
-    let awaited = sig.asyncness.as_ref().map(|_| quote!(.await));
+    let is_async = sig.asyncness.is_some();
+    let done = |future: TokenStream| {
+        if is_async { quote!(#future.await) } else { quote!(::leasehold::Wait::wait(#future)) }
+    };
     let take = match within {
         Some(within) => quote!(lock_within(#within)),
         None => quote!(lock()),
     };
     let lease = lease.map_or_else(|| quote!(_), |lease| quote!(#lease));
-    let body = if sig.asyncness.is_some() {
-        quote!(async move |#lease: ::leasehold::HeldLease| -> #output #block)
-    } else {
-        quote!(move |#lease: &::leasehold::blocking::HeldLease| -> #output #block)
-    };
+    // A body for threads stays in a closure that is not async, so that it can't await.
+    let block = if is_async { quote!(#block) } else { quote!({ (move || -> #output #block)() }) };
+    let body = quote!(async move |#lease: ::leasehold::HeldLease| -> #output #block);
+    let (taken, run) =
+        (done(quote!(__leasehold_lock.#take)), done(quote!(__leasehold_guard.run(#body))));
     // The type of the output is inferred from the function's own, so that errors are shown there.
     let ran = quote_spanned! {output.span()=>
-        ::leasehold::locked::verdict(__leasehold_guard.run(#body)#awaited)
+        ::leasehold::locked::verdict(#run)
     };
     Ok(quote! {
         #(#attrs)*
         #vis #sig {
             let __leasehold_lock =
                 #client.mutex(::std::format!(#name #(, #rest)*)) #options #ttl;
-            let __leasehold_guard = match __leasehold_lock.#take #awaited {
+            let __leasehold_guard = match #taken {
                 ::core::result::Result::Ok(guard) => guard,
                 ::core::result::Result::Err(error) => {
                     return ::core::result::Result::Err(::core::convert::From::from(error));
@@ -194,7 +197,9 @@ mod tests {
             ),
         )
         .unwrap();
-        assert!(!code.contains("await") && !code.contains("async"), "{code}");
+        assert!(!code.contains("await"), "{code}");
+        assert_eq!(code.matches("::leasehold::Wait::wait(__leasehold").count(), 2, "{code}");
+        assert!(code.contains("(move||->Result<(),E>{Ok(())})()"), "{code}");
     }
 
     #[test]

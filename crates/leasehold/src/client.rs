@@ -157,10 +157,10 @@ impl Client {
     /// Cancel safe.
     pub async fn log(&self, key: impl IntoKey, last: usize) -> Result<Vec<LogEntry>> {
         let key = key.into_key()?;
-        let Inner { store, config, .. } = &**self.inner();
+        let (store, limit) = self.inner().to_call()?;
         let explain = |error| self.inner().explain(error, "read the log").on_key(&key);
-        let log = log::of(&**store).map_err(explain)?;
-        let mut entries = log.read(&key, last, config.call_timeout).await.map_err(explain)?;
+        let log = log::of(store).map_err(explain)?;
+        let mut entries = log.read(&key, last, limit).await.map_err(explain)?;
         settle_log(&mut entries);
         Ok(entries)
     }
@@ -208,8 +208,8 @@ impl Client {
     /// Cancel safe.
     pub async fn raw(&self, key: impl IntoKey) -> Result<Vec<String>> {
         let request = RawRequest::new(key.into_key()?);
-        let Inner { store, config, .. } = &**self.inner();
-        let raw = store.raw(&request, config.call_timeout).await;
+        let (store, limit) = self.inner().to_call()?;
+        let raw = store.raw(&request, limit).await;
         raw.map_err(|error| self.inner().explain(error, "show").on_key(&request.key))
     }
 
@@ -250,8 +250,8 @@ impl Client {
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Listing> {
         let prefix = prefix.as_ref();
         let request = ListRequest::new(prefix.strip_suffix('*').unwrap_or(prefix));
-        let Inner { store, config, .. } = &**self.inner();
-        let list = store.list(&request, config.call_timeout.saturating_mul(10)).await;
+        let (store, limit) = self.inner().to_call()?;
+        let list = store.list(&request, limit.saturating_mul(10)).await;
         list.map_err(|error| self.inner().explain(error, "list"))
     }
 
@@ -271,8 +271,8 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let Inner { store, config, .. } = &**self.inner();
-        let findings = store.examine(config.call_timeout.saturating_mul(10)).await;
+        let (store, limit) = self.inner().to_call()?;
+        let findings = store.examine(limit.saturating_mul(10)).await;
         let mut findings = findings.map_err(|error| self.inner().explain(error, "examine"))?;
         doctor::sort(&mut findings);
         Ok(findings)
@@ -297,8 +297,8 @@ impl Client {
     pub async fn force_release(&self, key: impl IntoKey, fence: Fence) -> Result<ForceRelease> {
         let key = key.into_key()?;
         let request = ForceReleaseRequest::new(key.clone(), fence);
-        let Inner { store, config, .. } = &**self.inner();
-        let answer = store.force_release(&request, config.call_timeout).await;
+        let (store, limit) = self.inner().to_call()?;
+        let answer = store.force_release(&request, limit).await;
         let answer =
             answer.map_err(|error| self.inner().explain(error, "force-release").on_key(&key))?;
         tracing::info!(target: "leasehold", %key, %fence, ?answer, "force-release");
@@ -500,6 +500,7 @@ impl Client {
     /// Cancel safe: if dropped, releases that have begun go on in the background. The other leases
     /// stay held.
     pub async fn release_all(&self) -> Result<()> {
+        self.inner().check_process()?;
         self.release_all_outcomes().await.verdict()
     }
 
@@ -513,7 +514,9 @@ impl Client {
     ///
     /// As [`release_all`](Self::release_all).
     pub async fn release_all_outcomes(&self) -> Releases {
-        let releases = self.inner().schedule.holds().into_iter().map(|handle| {
+        let ours = self.inner().check_process().is_ok();
+        let held = if ours { self.inner().schedule.holds() } else { Vec::new() };
+        let releases = held.into_iter().map(|handle| {
             let key = handle.key.clone();
             let lease = HeldLease::of(self.inner(), handle);
             async move { (key, lease.give_back(Afterwards::AsGranted).await) }
@@ -546,6 +549,7 @@ impl Client {
     ///
     /// Cancel safe: the client stays closed, and the releases go on in the background.
     pub async fn close(&self) -> Result<()> {
+        self.inner().check_process()?;
         self.inner().begin_to_close();
         if self.inner().has_nothing_left() {
             self.inner().stop();

@@ -1,4 +1,4 @@
-//! The sentences about cost that the documentation of calls shares, for tasks and threads.
+//! The sentences about cost that the documentation of calls shares.
 
 /// The cost of a class of calls: its round trips, what it waits for, and for how long at most.
 macro_rules! cost {
@@ -229,16 +229,9 @@ macro_rules! cost {
         "No round trip: it watches the deadline and the renewals, which go on anyway. It returns when \
          the lease ends, which renewals may put off without limit.\n"
     };
-    (losing_within) => {
-        "No round trip. It returns at the limit at the latest.\n"
-    };
     (being_asked) => {
         "One round trip a second for each lease while it is awaited. It returns when the lease ends, \
          which renewals may put off without limit.\n"
-    };
-    (being_asked_within) => {
-        "One round trip a second for each lease while it waits. It returns at the limit at the \
-         latest.\n"
     };
 
     (listing) => {

@@ -81,7 +81,6 @@
 //!
 //! - `interop` adds the module `interop`: locks shared with programs that use Redisson, redis-py,
 //!   redislock, redsync and others.
-//! - `blocking` adds [the same API for threads](#threads).
 //! - `metrics` counts waits, holds, hand-offs and losses through the `metrics` facade.
 //! - `macros` has the attribute `#[leasehold::locked("report-{id}")]` for functions.
 //! - `tower` has a layer that lets one request at a time through for each key.
@@ -366,14 +365,25 @@
 //!
 //! # Threads
 //!
-//! The feature `blocking` adds the module `leasehold::blocking`, which has the same types and
-//! methods for programs without a runtime. The async API needs a tokio runtime with time and I/O
-//! (`enable_all`), and panics as tokio does on one without. A client may be made on one runtime and
-//! used on another, or on several at a time. It outlives them all. A future belongs to the runtime
-//! on which it was polled first.
+//! A thread without a runtime waits for any of these futures by [`Wait::wait`]:
 //!
-//! One thread of the process, named `leasehold`, renews the leases of all clients, async and
-//! blocking. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread
+//! ```
+//! # fn main() -> leasehold::Result<()> {
+//! use leasehold::{Client, Wait};
+//!
+//! let client = Client::connect("memory:").wait()?;
+//! let guard = client.mutex("reports/daily").lock().wait()?;
+//! println!("held, with fence {}", guard.fence()?);
+//! guard.release().wait()?;
+//! client.close().wait()
+//! # }
+//! ```
+//!
+//! `.await` needs a tokio runtime with time and I/O (`enable_all`), and panics as tokio does on one
+//! without. A client may be made on one runtime and used on another, in threads, or in several of these
+//! at a time. It outlives them all. A future belongs to the runtime on which it was polled first.
+//!
+//! One thread of the process, named `leasehold`, renews the leases of all clients. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread
 //! starts with the first client, and sleeps while no lease is held. It does not keep the process
 //! alive. A renewal shows that the process lives. It does not show that the work makes progress. If
 //! it should depend on the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`]
@@ -452,8 +462,6 @@
 mod audience;
 mod audit;
 mod background;
-#[cfg(feature = "blocking")]
-pub mod blocking;
 mod by_name;
 mod client;
 mod config;
@@ -465,8 +473,6 @@ mod events;
 pub mod fencing;
 #[cfg(feature = "interop")]
 pub mod interop;
-#[cfg(all(feature = "blocking", feature = "interop"))]
-use interop::{Plain, PlainGuard, PlainLease, PlainMutex, Redisson, RedissonGuard, RedissonLock};
 mod kinds;
 mod lease;
 #[cfg(feature = "macros")]
@@ -484,6 +490,7 @@ pub mod store;
 mod together;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod wait;
 mod waiting;
 
 /// The target of log events about single locks.
@@ -511,6 +518,7 @@ pub use lease::release::{Release, Releases};
 pub use lease::run::RunError;
 pub use options::{Fairness, LockOptions, WaitLimit};
 pub use owner::Owner;
+pub use wait::{Outcome, Wait};
 
 pub use background::driver;
 pub use leasehold_clock as clock;

@@ -73,8 +73,7 @@ macro_rules! all_options {
 
 macro_rules! lock_options {
     ($($option:ident: $type:ty = $default:expr;)*) => {
-        /// How to hold a lock and how to wait for it: options to make once and give to locks of any kind,
-        /// async and blocking.
+        /// How to hold a lock and how to wait for it: options to make once and give to locks of any kind.
         ///
         /// An option that is not set leaves the lock's setting as it is. A new lock starts with its
         /// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong

@@ -21,7 +21,7 @@ pub(crate) fn current() -> Result<Handle> {
     Handle::try_current().map_err(|_| {
         Error::new(
             ErrorKind::Misuse,
-            "there is no tokio runtime here; call this inside one, or use leasehold::blocking",
+            "there is no tokio runtime here; await this inside one, or call `.wait()` of leasehold::Wait",
         )
     })
 }

@@ -4,8 +4,10 @@
 //! itself.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use leasehold_clock::Process;
 use leasehold_core::{
@@ -25,7 +27,13 @@ use crate::settings::Settings;
 use crate::waiting::wake::Hub;
 
 /// What all parts of one client share: its store, its clock, and its work in the background.
-pub(crate) struct Inner {
+///
+/// A fork's child forgets it instead of dropping it, which would touch locks and sockets of the
+/// parent.
+pub(crate) struct Inner(Option<Parts>);
+
+/// The content of an [`Inner`].
+pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     /// The runtime for work that must not depend on any caller.
@@ -77,6 +85,14 @@ impl Marks {
     }
 }
 
+impl Deref for Inner {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.0.as_ref().expect("BUG: only dropping it takes the content")
+    }
+}
+
 impl Inner {
     /// Starts a client's work over time, on `background`.
     pub(crate) fn start(
@@ -95,7 +111,7 @@ impl Inner {
         let client = ClientId::from_bytes(*store.token()?.as_bytes());
         let hub = Hub::new(Arc::clone(&store), background.clone(), client, Arc::clone(&schedule));
         let audience = Arc::new(Audience::new(log));
-        Ok(Arc::new(Self {
+        Ok(Arc::new(Self(Some(Parts {
             location: store.location().into(),
             store,
             clock,
@@ -113,7 +129,7 @@ impl Inner {
             stop,
             heard_ns: AtomicU64::new(0),
             unproven: Marks::default(),
-        }))
+        }))))
     }
 
     pub(crate) fn location(&self) -> Arc<str> {
@@ -168,12 +184,23 @@ impl Inner {
         if self.is_closed() {
             return Err(self.closed());
         }
-        if !self.process.is_current() {
-            let why = "this client belongs to the parent process; the child of a fork must connect \
-                       itself";
-            return Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()));
+        self.check_process()
+    }
+
+    /// An error in a fork's child.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.process.is_current() {
+            return Ok(());
         }
-        Ok(())
+        let why = "this client belongs to the parent process; the child of a fork must connect \
+                   itself";
+        Err(Error::new(ErrorKind::Misuse, why).at_store(self.location()))
+    }
+
+    /// The store, with the time that one call of it may take.
+    pub(crate) fn to_call(&self) -> Result<(&dyn Store, Duration)> {
+        self.check_process()?;
+        Ok((&*self.store, self.config.call_timeout))
     }
 
     pub(crate) fn closed(&self) -> Error {
@@ -196,13 +223,15 @@ impl Inner {
 
     /// Inspects a lock.
     pub(crate) async fn look(&self, key: &Key) -> Result<Option<LockInfo>> {
-        let info = self.store.inspect(key, self.config.call_timeout).await;
+        let (store, limit) = self.to_call()?;
+        let info = store.inspect(key, limit).await;
         info.map_err(|error| self.explain(error, "inspect").on_key(key))
     }
 
     /// Requests release from holders.
     pub(crate) async fn ask(&self, request: AskRequest) -> Result<u32> {
-        let answer = self.store.ask(&request, self.config.call_timeout).await;
+        let (store, limit) = self.to_call()?;
+        let answer = store.ask(&request, limit).await;
         match answer.map_err(|error| self.explain(error, "ask").on_key(&request.key))? {
             Ask::Asked { holders } => Ok(holders),
             _ => Ok(0),
@@ -226,6 +255,10 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop();
+        if self.process.is_current() {
+            self.stop();
+        } else {
+            std::mem::forget(self.0.take());
+        }
     }
 }

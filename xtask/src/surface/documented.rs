@@ -1,13 +1,8 @@
 //! Checks that each method that waits documents its cost, its errors, and what dropping it loses.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::signature;
-
-/// The module of the blocking API.
-const BLOCKING: &str = "::blocking::";
 
 /// A public function or method, as rustdoc describes it.
 pub(super) struct Function<'a> {
@@ -52,21 +47,14 @@ impl Function<'_> {
 
 /// The methods that wait and lack some of this documentation.
 pub(super) fn findings(functions: &[Function<'_>]) -> Vec<String> {
-    let waiting: BTreeSet<&str> = functions
-        .iter()
-        .filter(|function| function.answer().is_some())
-        .map(|function| function.path.as_str())
-        .collect();
-    let findings = functions.iter().filter_map(|function| match function.answer() {
-        Some(answer) if answer.starts_with("Result<") => {
-            function.lacks(&["Cost", "Errors", "Cancel safety"])
-        }
-        Some(_) => function.lacks(&["Cost", "Cancel safety"]),
-        None => {
-            let twin = function.path.replace(BLOCKING, "::");
-            let waits = twin != function.path && waiting.contains(twin.as_str());
-            waits.then(|| function.lacks(&["Cost", "Errors"])).flatten()
-        }
+    let findings = functions.iter().filter_map(|function| {
+        let can_fail = function.answer()?.starts_with("Result<");
+        let parts: &[&str] = if can_fail {
+            &["Cost", "Errors", "Cancel safety"]
+        } else {
+            &["Cost", "Cancel safety"]
+        };
+        function.lacks(parts)
     });
     let mut findings: Vec<String> = findings.collect();
     findings.sort();
@@ -140,15 +128,5 @@ mod tests {
         assert_eq!(found(&[("a::B::c", &function("Does it.", false, &future))]).len(), 1);
         let docs = WHOLE.replace("# Errors\n", "");
         assert_eq!(found(&[("a::B::c", &function(&docs, false, &future))]).len(), 1);
-    }
-
-    #[test]
-    fn the_twin_of_an_async_method_says_its_cost_and_its_errors() {
-        let whole = function(WHOLE, true, &result());
-        let bare = function("Does it.", false, &result());
-        let twins = [("a::B::c", &whole), ("a::blocking::B::c", &bare)];
-        assert_eq!(found(&twins), ["a::blocking::B::c says nothing of: Cost, Errors"]);
-        let alone = [("a::blocking::B::c", &bare)];
-        assert_eq!(found(&alone), [""; 0]);
     }
 }

@@ -127,7 +127,11 @@ pub(super) fn ty(of: &Value) -> String {
         "qualified_path" => {
             let of_trait = path(&what["trait"]);
             let name = what["name"].as_str().unwrap_or_default();
-            format!("<{} as {of_trait}>::{name}", ty(&what["self_type"]))
+            match (ty(&what["self_type"]), of_trait) {
+                // Of the trait that is being described.
+                (of, of_trait) if of_trait.is_empty() => format!("{of}::{name}"),
+                (of, of_trait) => format!("<{of} as {of_trait}>::{name}"),
+            }
         }
         "function_pointer" => format!("fn{}", function(what)),
         _ => kind.clone(),

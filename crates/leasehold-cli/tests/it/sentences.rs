@@ -330,7 +330,7 @@ fn each_fault_of_a_message_is_seen() {
     for (text, fault) in [
         ("see docs/wire.md for that", "a path"),
         ("call `set_limit` then", "a path"),
-        ("use leasehold::blocking here", "a path"),
+        ("use leasehold::store here", "a path"),
         ("one; two; three", "semicolon"),
         ("Nobody holds it", "nobody"),
         ("the wait ran out; wait longer", "ran out"),
@@ -347,5 +347,5 @@ fn each_fault_of_a_message_is_seen() {
     ] {
         assert_eq!(faults(text, false), [""; 0], "{text}");
     }
-    assert_eq!(faults("use leasehold::blocking here", true), [""; 0]);
+    assert_eq!(faults("use leasehold::store here", true), [""; 0]);
 }

@@ -465,14 +465,14 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] outside a tokio runtime, [`ErrorKind::Config`] when a setting is out
-    /// of range, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
+    /// [`ErrorKind::Config`] when a setting is out of range, [`ErrorKind::Unavailable`] when the
+    /// thread that renews leases can't be started, [`ErrorKind::Misuse`] when
+    /// [`tokio_time`](Self::tokio_time) is set outside a tokio runtime.
     pub fn store(self, store: Arc<dyn Store>) -> Result<Client> {
         self.start(store).map(Client::of)
     }
 
     fn start(self, store: Arc<dyn Store>) -> Result<Arc<Inner>> {
-        let here = rt::current()?;
         let clock = self.own_clock();
         let Self {
             ttl,
@@ -504,7 +504,8 @@ impl ClientBuilder {
             retry_store,
             options,
         };
-        let background = if tokio_time { here } else { Driver::current()?.runtime().clone() };
+        let background =
+            if tokio_time { rt::current()? } else { Driver::current()?.runtime().clone() };
         Inner::start(store, clock, config, background)
     }
 }
@@ -558,7 +559,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] outside a tokio runtime.
+    /// [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
         Self::builder().store(store)
     }

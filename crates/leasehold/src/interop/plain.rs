@@ -66,8 +66,8 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a layout of Redisson, [`ErrorKind::Misuse`] outside a tokio
-    /// runtime, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
+    /// [`ErrorKind::Config`] for a layout of Redisson, [`ErrorKind::Unavailable`] when the thread that
+    /// renews leases can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout().clone();
         check(&layout)?;
@@ -286,15 +286,6 @@ impl PlainGuard {
         &self.lease
     }
 
-    /// Ends the lease, for a body that ran under it.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn end(
-        self,
-        cooldown: crate::lease::handle::requests::Afterwards,
-    ) -> impl Future<Output = Result<Release>> + Send + use<> {
-        self.guard.end(cooldown)
-    }
-
     /// Ends the lease. An `Ok` says that it was held to its end.
     ///
     /// # Cost
@@ -372,12 +363,6 @@ impl fmt::Debug for PlainGuard {
 pub struct PlainLease(HeldLease, Layout);
 
 impl PlainLease {
-    /// The view of leasehold's own locks.
-    #[cfg(feature = "blocking")]
-    pub(crate) const fn view(&self) -> &HeldLease {
-        &self.0
-    }
-
     /// The lock's name.
     #[must_use]
     pub fn key(&self) -> &Key {

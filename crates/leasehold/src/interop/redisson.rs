@@ -78,8 +78,8 @@ impl Redisson {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a layout of another library, [`ErrorKind::Misuse`] outside a tokio
-    /// runtime, [`ErrorKind::Unavailable`] when the thread that renews leases can't be started.
+    /// [`ErrorKind::Config`] for a layout of another library, [`ErrorKind::Unavailable`] when the
+    /// thread that renews leases can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout();
         if !layout.counts_holds() {

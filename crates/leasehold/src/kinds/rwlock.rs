@@ -281,12 +281,6 @@ impl WriteGuard {
     pub async fn downgrade(self) -> std::result::Result<ReadGuard, NotChanged<ReadGuard>> {
         change_mode::downgrade(self.0).await.map(ReadGuard).map_err(|not| not.map(ReadGuard))
     }
-
-    /// For a downgrade that never began: a writer has at least a reader's part.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn counts_as_reader(self) -> ReadGuard {
-        ReadGuard(self.0)
-    }
 }
 
 typed_guard!(ReadGuard);

@@ -69,6 +69,9 @@ pub(crate) async fn release_permits(
 async fn weaken(guard: Guard, mode: Mode) -> std::result::Result<Guard, NotChanged<Guard>> {
     let lease = guard.lease().clone();
     let fences = lease.handle().fences;
+    if let Err(error) = lease.client().check_process() {
+        return Err(NotChanged::new(guard, lease.explain(error, "convert")));
+    }
     let Some(weaker) = in_mode(&lease, mode, fences) else {
         let error = lease.explain(lost(&lease), "convert");
         return Err(NotChanged::new(guard, error));
@@ -105,6 +108,7 @@ fn in_mode(lease: &HeldLease, mode: Mode, fences: FenceBlock) -> Option<Guard> {
 
 async fn send(lease: &HeldLease, mode: Mode) -> Result<FenceBlock> {
     let (client, handle) = (lease.client(), lease.handle());
+    client.check_process()?;
     loop {
         handle.settled().await;
         let now = client.clock.now();

@@ -136,8 +136,8 @@ impl DetachedLease {
         let mut request = RenewRequest::new(key.clone(), *token, *fences, ttl);
         request.shorten = true;
         request.successor = successor;
-        let Inner { store, config, .. } = inner;
-        let answer = store.renew(std::slice::from_ref(&request), config.call_timeout).await.pop();
+        let (store, limit) = inner.to_call()?;
+        let answer = store.renew(std::slice::from_ref(&request), limit).await.pop();
         Err(match answer {
             Some(Ok(Renew::Renewed | Renew::Asked)) => return Ok(sent_at),
             Some(Ok(Renew::Late)) => late(None),
@@ -156,8 +156,8 @@ impl DetachedLease {
         let mut request =
             ReleaseRequest::new(self.key().clone(), self.proof.token, self.proof.fences);
         request.cooldown = cooldown;
-        let Inner { store, config, .. } = client;
-        let answer = end_in(&**store, &request, config.call_timeout).await;
+        let (store, limit) = client.to_call()?;
+        let answer = end_in(store, &request, limit).await;
         release::tell(self.key(), self.fence(), &answer);
         let answer = answer.map_err(|error| client.explain(error, "release").on_key(self.key()))?;
         // Another process may have renewed it since this value was made.

@@ -240,7 +240,8 @@ impl HeldLease {
     /// Cancel safe.
     pub async fn ttl(&self) -> Result<Duration> {
         let Self { client, handle } = self;
-        let info = client.store.inspect(&handle.key, client.config.call_timeout).await;
+        let (store, limit) = client.to_call()?;
+        let info = store.inspect(&handle.key, limit).await;
         let holders = match info {
             Ok(info) => info.map(|info| info.holders).unwrap_or_default(),
             Err(error) => {
@@ -347,6 +348,7 @@ impl HeldLease {
     async fn change_length(&self, ttl: Ttl) -> Result<()> {
         let Self { client, handle } = self;
         let lost = || self.lost_by(ErrorKind::Lost, LOST);
+        client.check_process()?;
         client.config.allows(ttl)?;
         if !handle.state().can_be(ttl) {
             return Err(Error::new(

@@ -28,13 +28,4 @@ impl<G> Prolonged<G> {
             Self::InTime(guard) | Self::Late(guard) => guard,
         }
     }
-
-    /// This outcome with another guard.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn map<H>(self, map: impl FnOnce(G) -> H) -> Prolonged<H> {
-        match self {
-            Self::InTime(guard) => Prolonged::InTime(map(guard)),
-            Self::Late(guard) => Prolonged::Late(map(guard)),
-        }
-    }
 }

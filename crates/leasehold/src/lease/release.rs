@@ -183,6 +183,9 @@ impl HeldLease {
 
     /// What an answer means for the work under this lease.
     pub(crate) fn verdict(&self, answer: Result<Release>) -> Result<()> {
+        if !self.handle().is_ours() {
+            return Err(self.lost_error());
+        }
         answer.and_then(Release::verdict).map_err(|error| self.explain(error, "release"))
     }
 }

@@ -61,41 +61,6 @@ fn every_public_type_can_be_shared_between_threads() {
     cloneable::<Semaphore>();
 }
 
-#[cfg(feature = "blocking")]
-#[test]
-fn every_blocking_type_can_be_shared_between_threads() {
-    use leasehold::blocking;
-
-    thread_safe::<blocking::Client>();
-    thread_safe::<blocking::ClientBuilder>();
-    thread_safe::<blocking::Guard>();
-    thread_safe::<blocking::HeldLease>();
-    thread_safe::<blocking::Mutex>();
-    thread_safe::<blocking::Election>();
-    thread_safe::<blocking::Leadership>();
-    thread_safe::<blocking::Multi>();
-    thread_safe::<blocking::MultiGuard>();
-    thread_safe::<blocking::Observer>();
-    thread_safe::<blocking::OnceGuard>();
-    thread_safe::<blocking::OncePer>();
-    thread_safe::<blocking::ReadGuard>();
-    thread_safe::<blocking::RwLock>();
-    thread_safe::<blocking::WriteGuard>();
-    thread_safe::<blocking::Reentrant>();
-    thread_safe::<blocking::ReentrantGuard>();
-    thread_safe::<blocking::Semaphore>();
-    cloneable::<blocking::Client>();
-    cloneable::<blocking::ClientBuilder>();
-    cloneable::<blocking::HeldLease>();
-    cloneable::<blocking::Mutex>();
-    cloneable::<blocking::Election>();
-    cloneable::<blocking::Multi>();
-    cloneable::<blocking::OncePer>();
-    cloneable::<blocking::RwLock>();
-    cloneable::<blocking::Reentrant>();
-    cloneable::<blocking::Semaphore>();
-}
-
 #[tokio::test]
 async fn every_future_can_move_between_threads() {
     use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What a client reports about its leases.
 
-use leasehold::{Client, LockEvent, LockEventKind, LockEvents, LossReason, Release};
+use leasehold::{Client, LockEvent, LockEventKind, LockEvents, LossReason, Release, Wait as _};
 
 use crate::support::{World, cool, ms, secs};
 
@@ -125,15 +125,15 @@ async fn the_stream_ends_with_the_client() {
     assert_eq!(told, ["granted", "released"]);
 }
 
-#[cfg(all(feature = "embedded", feature = "blocking"))]
+#[cfg(feature = "embedded")]
 #[test]
 fn threads_are_told_as_well() {
-    let client = leasehold::blocking::Client::connect("memory:").unwrap();
+    let client = Client::connect("memory:").wait().unwrap();
     let mut events = client.events();
-    client.mutex("k").lock().unwrap().release().unwrap();
+    client.mutex("k").lock().wait().unwrap().release().wait().unwrap();
     for name in ["granted", "released"] {
-        assert_eq!(events.next().unwrap().unwrap().what.name(), name);
+        assert_eq!(events.next().wait().unwrap().unwrap().what.name(), name);
     }
     assert_eq!(events.missed(), 0);
-    client.close().unwrap();
+    client.close().wait().unwrap();
 }

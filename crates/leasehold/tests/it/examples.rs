@@ -15,18 +15,16 @@ mod rw_cache;
 #[path = "../../examples/thread_floors.rs"]
 mod thread_floors;
 
-#[cfg(feature = "blocking")]
-#[path = "../../examples/blocking.rs"]
-mod blocking;
 #[path = "../../examples/fencing.rs"]
 mod fencing;
 #[path = "../../examples/mutex.rs"]
 mod mutex;
+#[path = "../../examples/threads.rs"]
+mod threads;
 
-#[cfg(feature = "blocking")]
 #[test]
-fn the_blocking_example_runs() {
-    blocking::main().unwrap();
+fn the_threads_example_runs() {
+    threads::main().unwrap();
 }
 
 #[test]

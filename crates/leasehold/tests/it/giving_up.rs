@@ -365,7 +365,7 @@ mod processes {
 
     use std::process::{Command, Stdio};
 
-    use leasehold::{Client, ErrorKind, Owner};
+    use leasehold::{Client, ErrorKind, Owner, Wait as _};
     use leasehold_testkit::process::TestProcess;
     use leasehold_testkit::server::RedisServer;
 
@@ -381,8 +381,8 @@ mod processes {
     fn program() {
         let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let error = if let Some(kind) = kind.strip_prefix("blocking ") {
-            blocking(&url, kind)
+        let error = if let Some(kind) = kind.strip_prefix("thread's ") {
+            of_a_thread(&url, kind)
         } else {
             runtime.block_on(wait_for(&url, &kind))
         };
@@ -413,19 +413,13 @@ mod processes {
         }
     }
 
-    #[cfg(feature = "blocking")]
-    fn blocking(url: &str, kind: &str) -> leasehold::Error {
-        let client = leasehold::blocking::Client::connect(url).unwrap();
+    fn of_a_thread(url: &str, kind: &str) -> leasehold::Error {
+        let client = Client::connect(url).wait().unwrap();
         match kind {
-            "mutex" => client.mutex("a").lock_within(ms(200)).unwrap_err(),
-            "multi" => client.multi(["0", "a"]).lock_within(ms(200)).unwrap_err(),
+            "mutex" => client.mutex("a").lock_within(ms(200)).wait().unwrap_err(),
+            "multi" => client.multi(["0", "a"]).lock_within(ms(200)).wait().unwrap_err(),
             other => panic!("no such kind: {other}"),
         }
-    }
-
-    #[cfg(not(feature = "blocking"))]
-    fn blocking(_url: &str, kind: &str) -> leasehold::Error {
-        panic!("this build has no {kind}")
     }
 
     #[tokio::test]
@@ -434,7 +428,7 @@ mod processes {
         let holder = Client::connect(server.url()).await.unwrap();
         let _a = holder.mutex("a").lock().await.unwrap();
         let _b = holder.semaphore("b", 1).acquire().await.unwrap();
-        let mut kinds = vec![
+        let kinds = [
             "mutex",
             "barging",
             "read",
@@ -444,10 +438,9 @@ mod processes {
             "semaphore",
             "multi",
             "multi, the first free",
+            "thread's mutex",
+            "thread's multi",
         ];
-        if cfg!(feature = "blocking") {
-            kinds.extend(["blocking mutex", "blocking multi"]);
-        }
         for kind in kinds {
             for turn in 0..3 {
                 let mut command = Command::new(std::env::current_exe().unwrap());

@@ -114,13 +114,12 @@ async fn a_lost_lease_is_an_error_unless_the_body_has_one() {
     assert_eq!(taken_away(&client, true).await, Err(Wrong::Work("no paper")));
 }
 
-#[cfg(feature = "blocking")]
 #[test]
 fn threads_have_it_too() {
-    use leasehold::blocking;
+    use leasehold::Wait as _;
 
     #[leasehold::locked("sum/{}", id, lease = lease)]
-    fn sum(client: &blocking::Client, id: u32, parts: &[u32]) -> Result<u32, Wrong> {
+    fn sum(client: &Client, id: u32, parts: &[u32]) -> Result<u32, Wrong> {
         lease.check()?;
         if parts.is_empty() {
             return Err(Wrong::Work("nothing to add"));
@@ -128,8 +127,8 @@ fn threads_have_it_too() {
         Ok(parts.iter().sum())
     }
 
-    let client = blocking::Client::connect("memory:").unwrap();
+    let client = Client::connect("memory:").wait().unwrap();
     assert_eq!(sum(&client, 7, &[1, 2]), Ok(3));
     assert_eq!(sum(&client, 7, &[]), Err(Wrong::Work("nothing to add")));
-    client.close().unwrap();
+    client.close().wait().unwrap();
 }

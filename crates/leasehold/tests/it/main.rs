@@ -6,13 +6,11 @@
 )]
 
 mod acquire;
-#[cfg(any(unix, feature = "blocking"))]
+#[cfg(unix)]
 mod alone;
 mod api;
 mod asked;
 mod background;
-#[cfg(feature = "blocking")]
-mod blocking;
 mod cancel;
 #[cfg(feature = "redis")]
 mod channel;
@@ -72,5 +70,7 @@ mod support;
 #[cfg(all(feature = "embedded", feature = "tower"))]
 mod tower;
 mod unpolled;
+#[cfg(feature = "embedded")]
+mod wait;
 #[cfg(feature = "redis")]
 mod young;

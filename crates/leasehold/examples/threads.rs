@@ -1,16 +1,16 @@
 //! Threads that take a lock alternately, without a runtime.
 //!
-//! `cargo run -p leasehold --example blocking --features blocking`
+//! `cargo run -p leasehold --example threads`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use leasehold::blocking::Client;
+use leasehold::{Client, Wait as _};
 
 pub(crate) fn main() -> leasehold::Result<()> {
     // In earnest: `embedded:` for one machine, `redis://…` for many.
-    let client = Client::connect("memory:")?;
+    let client = Client::connect("memory:").wait()?;
     let stock = AtomicU32::new(3);
 
     let sold = thread::scope(|scope| {
@@ -18,7 +18,7 @@ pub(crate) fn main() -> leasehold::Result<()> {
             let mutex = client.mutex("stock/umbrella").owner(format!("buyer {buyer}"));
             let stock = &stock;
             scope.spawn(move || {
-                mutex.run(|lease| {
+                let sale = mutex.run(async |lease| {
                     // Looking and taking are two steps; the lock makes them one.
                     let left = stock.load(Ordering::Relaxed);
                     if left == 0 || lease.check().is_err() {
@@ -28,7 +28,8 @@ pub(crate) fn main() -> leasehold::Result<()> {
                     stock.store(left - 1, Ordering::Relaxed);
                     println!("buyer {buyer} takes one of {left}");
                     true
-                })
+                });
+                sale.wait()
             })
         };
         let buyers: Vec<_> = (1..=5).map(buy).collect();
@@ -39,5 +40,5 @@ pub(crate) fn main() -> leasehold::Result<()> {
     let sold = sold.into_iter().filter(|sold| *sold).count();
     assert_eq!((sold, stock.into_inner()), (3, 0));
     println!("{sold} sold, none twice");
-    client.close()
+    client.close().wait()
 }

@@ -1,19 +1,20 @@
-//! The blocking API: the same promises, for threads.
+//! Threads that wait for the library's futures: the same promises, without a runtime.
 
 mod calls;
 #[cfg(feature = "interop")]
 mod interop;
 mod kinds;
-mod names;
+mod outcomes;
 mod runtime;
-#[cfg(all(feature = "embedded", feature = "redis"))]
+#[cfg(feature = "redis")]
 mod stores;
+#[cfg(unix)]
 mod thread;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::blocking::Client;
+use leasehold::Client;
 use leasehold_embedded::MemoryStore;
 
 /// Far longer than anything here takes; a test that gets there has hung.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::blocking::Client;
-use leasehold::{ErrorKind, Result};
+use leasehold::{Client, Error, ErrorKind, Guard, Mutex, Result, Wait as _, WriteGuard};
 use leasehold_embedded::MemoryStore;
 use leasehold_testkit::fault_store::{Fault, FaultStore, Op};
 
@@ -32,31 +31,31 @@ fn ours() -> usize {
 #[test]
 fn all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave() {
     alone(
-        "blocking::thread::all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave",
+        "wait::thread::all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave",
         || {
             let others = threads().len();
             let (store, client) = world();
             eventually("the thread is there", || ours() == 1 && threads().len() == others + 1);
             let mutex = client.mutex("key");
             drop(client);
-            let guard = mutex.lock().unwrap();
+            let guard = mutex.lock().wait().unwrap();
             drop(mutex);
             let view = guard.lease().clone();
             drop((guard, view));
             // The guard's lease would run for 30 s.
             let next = client_of(&store);
-            drop(next.mutex("key").lock_within(Duration::from_secs(20)).unwrap());
+            drop(next.mutex("key").lock_within(Duration::from_secs(20)).wait().unwrap());
 
             for _ in 0..50 {
                 let (_, client) = world();
-                drop(client.mutex("key").lock().unwrap());
+                drop(client.mutex("key").lock().wait().unwrap());
             }
-            drop(Client::connect("gopher://example.org").unwrap_err());
+            drop(Client::connect("gopher://example.org").wait().unwrap_err());
             let builder = Client::builder().call_timeout(Duration::ZERO);
             drop(builder.store(Arc::new(store.clone())).unwrap_err());
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let on_a_runtime = runtime.block_on(async {
-                let client = leasehold::Client::new(Arc::new(store)).unwrap();
+                let client = Client::new(Arc::new(store)).unwrap();
                 (client.mutex("another").lock().await.unwrap(), client)
             });
             assert_eq!((ours(), threads().len()), (1, others + 1));
@@ -68,19 +67,19 @@ fn all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave() {
 #[cfg(all(target_os = "linux", feature = "embedded", feature = "redis"))]
 #[test]
 fn no_store_leaves_a_thread_behind() {
-    alone("blocking::thread::no_store_leaves_a_thread_behind", || {
+    alone("wait::thread::no_store_leaves_a_thread_behind", || {
         let dir = tempfile::tempdir().unwrap();
         let server = leasehold_testkit::server::RedisServer::start();
         let (_, first) = world();
         eventually("the thread is there", || ours() == 1);
         let others = threads().len();
         for url in [format!("embedded:{}", dir.path().join("locks").display()), server.url()] {
-            let client = Client::connect(&url).unwrap();
-            drop(client.mutex("key").lock().unwrap());
+            let client = Client::connect(&url).wait().unwrap();
+            drop(client.mutex("key").lock().wait().unwrap());
             drop(client);
             eventually(&format!("all threads of {url} end"), || threads().len() == others);
-            let client = Client::connect(&url).unwrap();
-            drop(client.mutex("key").lock_within(Duration::from_secs(20)).unwrap());
+            let client = Client::connect(&url).wait().unwrap();
+            drop(client.mutex("key").lock_within(Duration::from_secs(20)).wait().unwrap());
             drop(client);
             eventually(&format!("all threads of {url} end"), || threads().len() == others);
         }
@@ -92,7 +91,7 @@ fn no_store_leaves_a_thread_behind() {
 #[test]
 fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients() {
     alone(
-        "blocking::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients",
+        "wait::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients",
         || {
             let store = MemoryStore::new();
             let silent = Arc::new(FaultStore::new(Arc::new(store.clone())));
@@ -101,14 +100,14 @@ fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients() {
                 _ => Fault::None,
             });
             let client = Client::new(Arc::<FaultStore>::clone(&silent)).unwrap();
-            let guard = client.mutex("key").lock().unwrap();
+            let guard = client.mutex("key").lock().wait().unwrap();
             drop(guard);
             drop(client);
             eventually("the release is tried", || silent.count(Op::Release) > 0);
             let other = client_of(&store);
-            assert!(other.mutex("key").try_lock().unwrap().is_none());
-            drop(other.mutex("another").lock().unwrap());
-            other.close().unwrap();
+            assert!(other.mutex("key").try_lock().wait().unwrap().is_none());
+            drop(other.mutex("another").lock().wait().unwrap());
+            other.close().wait().unwrap();
         },
     );
 }
@@ -116,18 +115,19 @@ fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients() {
 #[cfg(unix)]
 #[test]
 fn a_forks_child_is_refused_and_never_hangs_and_harms_nothing() {
-    alone("blocking::thread::a_forks_child_is_refused_and_never_hangs_and_harms_nothing", || {
+    alone("wait::thread::a_forks_child_is_refused_and_never_hangs_and_harms_nothing", || {
         let (store, client) = world();
         let mutex = client.mutex("key");
-        let guard = mutex.lock().unwrap();
-        let another = client.mutex("another").lock().unwrap();
+        let guard = mutex.lock().wait().unwrap();
+        let another = client.mutex("another").lock().wait().unwrap();
+        let writer = client.rwlock("third").write().wait().unwrap();
 
         // SAFETY: this process has no other thread that a lock could be waiting for, but the
         // client's, which is the point.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                in_the_child(&client, &mutex, guard, another);
+                in_the_child(&client, &mutex, guard, another, writer);
                 drop((client, mutex));
             }));
             // SAFETY: ends the child without running what belongs to the parent.
@@ -141,47 +141,49 @@ fn a_forks_child_is_refused_and_never_hangs_and_harms_nothing() {
         });
         assert_eq!(status, 0, "the child was not told what it should be");
 
-        assert!(guard.is_held() && guard.is_held_by_store().unwrap());
+        assert!(guard.is_held() && guard.is_held_by_store().wait().unwrap());
         assert!(another.is_held());
-        assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
-        assert_eq!(guard.release_outcome().unwrap(), leasehold::Release::Released);
-        drop(mutex.lock().unwrap());
+        assert!(writer.is_held_by_store().wait().unwrap());
+        assert!(client_of(&store).mutex("key").try_lock().wait().unwrap().is_none());
+        assert_eq!(guard.release_outcome().wait().unwrap(), leasehold::Release::Released);
+        drop(mutex.lock().wait().unwrap());
     });
 }
 
 #[cfg(unix)]
-fn in_the_child(
-    client: &Client,
-    mutex: &leasehold::blocking::Mutex,
-    guard: leasehold::blocking::Guard,
-    another: leasehold::blocking::Guard,
-) {
-    let refused = |outcome: Result<()>| {
+fn in_the_child(client: &Client, mutex: &Mutex, guard: Guard, another: Guard, writer: WriteGuard) {
+    let refused_as = |kind, outcome: Result<()>| {
         let error = outcome.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains("parent process"), "{error}");
     };
-    refused(mutex.try_lock().map(drop));
-    refused(mutex.lock().map(drop));
-    refused(mutex.run(|_| ()).map_err(leasehold::Error::from));
-    refused(client.inspect("key").map(drop));
-    refused(client.release_all());
-    refused(client.close());
+    let refused = |outcome| refused_as(ErrorKind::Misuse, outcome);
+    refused(mutex.try_lock().wait().map(drop));
+    refused(mutex.lock().wait().map(drop));
+    refused(mutex.run(async |_| ()).wait().map_err(Error::from));
+    refused(client.inspect("key").wait().map(drop));
+    refused(client.list("").wait().map(drop));
+    refused(client.examine().wait().map(drop));
+    refused(client.ask("key").wait().map(drop));
+    refused(client.release_all().wait());
+    refused(client.close().wait());
     assert!(!guard.is_held());
     assert_eq!(guard.fence().unwrap_err().kind(), ErrorKind::Lost);
     assert!(guard.lease().cancellation_token().is_cancelled());
-    refused(guard.lost());
-    refused(guard.renew_to(Duration::from_secs(1)));
-    refused(guard.release());
+    guard.lost().wait().unwrap();
+    refused(guard.renew_to(Duration::from_secs(1)).wait());
+    refused(guard.ttl().wait().map(drop));
+    refused_as(ErrorKind::Lost, guard.release().wait());
+    refused(writer.downgrade().wait().map(drop).map_err(Error::from));
     drop(another);
 
     let (store, own) = world();
     // Renewed by a thread of the child's own.
     let ttl = Duration::from_secs(1);
-    let kept = own.mutex("key").ttl(ttl).lock().unwrap();
+    let kept = own.mutex("key").ttl(ttl).lock().wait().unwrap();
     std::thread::sleep(ttl * 3);
     assert!(kept.is_held());
-    assert!(client_of(&store).mutex("key").try_lock().unwrap().is_none());
-    kept.release().unwrap();
-    own.close().unwrap();
+    assert!(client_of(&store).mutex("key").try_lock().wait().unwrap().is_none());
+    kept.release().wait().unwrap();
+    own.close().wait().unwrap();
 }

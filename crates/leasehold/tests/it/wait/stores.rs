@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::blocking::Client;
-use leasehold::{ErrorKind, Release};
+use leasehold::{Client, ErrorKind, Release, Wait as _};
 use leasehold_testkit::server::{RedisServer, shared};
 
 use super::EVER;
@@ -15,37 +14,40 @@ fn try_out(url: &str) {
     const THREADS: u32 = 4;
     const ROUNDS: u32 = 5;
     let count = AtomicU32::new(0);
-    let shared = Client::connect(url).unwrap();
+    let shared = Client::connect(url).wait().unwrap();
     thread::scope(|scope| {
         for _ in 0..THREADS {
             // Each client of `memory:` has a store of its own.
-            let client =
-                if url == "memory:" { shared.clone() } else { Client::connect(url).unwrap() };
+            let client = if url == "memory:" {
+                shared.clone()
+            } else {
+                Client::connect(url).wait().unwrap()
+            };
             let count = &count;
             scope.spawn(move || {
                 for _ in 0..ROUNDS {
-                    let add = |_: &_| {
+                    let add = async |_| {
                         let seen = count.load(Ordering::Relaxed);
                         thread::yield_now();
                         count.store(seen + 1, Ordering::Relaxed);
                     };
-                    client.mutex("blocking count").run(add).unwrap();
+                    client.mutex("count").run(add).wait().unwrap();
                 }
             });
         }
     });
     assert_eq!(count.into_inner(), THREADS * ROUNDS, "{url}");
 
-    let guard = shared.mutex("blocking key").lock().unwrap();
-    let error = shared.mutex("blocking key").lock_within(Duration::from_millis(50)).unwrap_err();
+    let guard = shared.mutex("key").lock().wait().unwrap();
+    let error = shared.mutex("key").lock_within(Duration::from_millis(50)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{url}");
-    assert_eq!(guard.release_outcome().unwrap(), Release::Released, "{url}");
+    assert_eq!(guard.release_outcome().wait().unwrap(), Release::Released, "{url}");
 
-    let fixed = shared.mutex("blocking key").renew(false).ttl(Duration::from_millis(600));
-    let guard = fixed.lock().unwrap();
-    assert!(guard.lost_within(EVER).unwrap(), "{url}");
+    let fixed = shared.mutex("key").renew(false).ttl(Duration::from_millis(600));
+    let guard = fixed.lock().wait().unwrap();
+    assert!(guard.lost().wait_within(EVER).unwrap().is_some(), "{url}");
     drop(guard);
-    shared.close().unwrap();
+    shared.close().wait().unwrap();
 }
 
 #[test]
@@ -67,10 +69,10 @@ fn threads_share_a_lock_on_a_server() {
 #[test]
 fn a_server_that_is_gone_is_an_error_and_no_hang() {
     let server = RedisServer::start();
-    let client = Client::connect(server.url()).unwrap();
+    let client = Client::connect(server.url()).wait().unwrap();
     server.kill();
-    let error = client.mutex("key").try_lock().unwrap_err();
+    let error = client.mutex("key").try_lock().wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let error = Client::connect(server.url()).unwrap_err();
+    let error = Client::connect(server.url()).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
