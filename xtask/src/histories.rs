@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_is_another_one_is_told_with_its_seed_both_digests_and_the_command() {
+    fn a_history_that_is_another_one_is_reported_with_its_seed_both_digests_and_the_command() {
         let recorded = read("3 ab\n20 cd\n").unwrap();
         let mut printed = recorded.clone();
         compare(&recorded, &printed).unwrap();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_run_and_each_that_failed_is_told() {
+    fn all_are_run_and_each_that_failed_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let job = |name: &str, status: u8| {
             let mut command = Command::new("sh");

@@ -229,7 +229,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_lease_without_an_end_is_told_as_that() {
+    fn a_lease_without_an_end_is_shown_as_one() {
         let mut info = hostile();
         assert!(
             state(&info).contains(", its lease expires in 27s unless renewed"),

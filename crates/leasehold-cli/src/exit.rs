@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_told_as_a_shell_tells_it() {
+    fn a_signal_has_the_exit_code_that_a_shell_shows() {
         assert_eq!(Exit::Signal(15).code(), 143);
         assert_eq!(Exit::Keyboard(2).code(), 130);
         assert_eq!(Exit::Signal(64).code(), 192);

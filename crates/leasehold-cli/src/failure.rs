@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_reported_once() {
         let cause = std::io::Error::other("connection refused");
         let error = Error::new(ErrorKind::Unavailable, "can't connect").caused_by(cause);
         assert_eq!(chain(&error), "can't connect: connection refused");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_and_what_a_store_is_told_by_its_url_are_two_things() {
+    fn a_wrong_argument_and_a_wrong_store_url_are_distinguished() {
         let config = Error::new(ErrorKind::Config, "out of range");
         assert!(is_of_argument(&config));
         assert!(!is_of_argument(&config.with_reason(Reason::StoreSettings)));

@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(ask(&open, "POST /release", &typed), Err(403));
     }
     #[test]
-    fn a_change_without_an_origin_is_told_what_it_lacks() {
+    fn a_change_without_an_origin_is_answered_with_what_it_lacks() {
         let mut headers = HeaderMap::new();
         headers.append("host", "localhost:9".parse().unwrap());
         headers.append("x-leasehold-token", "secret".parse().unwrap());

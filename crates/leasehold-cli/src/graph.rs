@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_circle_the_longest_way_is_told() {
+    fn without_a_circle_the_longest_chain_is_shown() {
         let locks = [
             lock("a", &["1"], &["9"]),
             lock("b", &["2"], &["1"]),

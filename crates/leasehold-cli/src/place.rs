@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_store_that_could_be_opened_is_told_to_be_absent() {
+    fn only_a_store_that_could_be_opened_is_reported_absent() {
         let none = "embedded:/leasehold/of/nobody";
         for settings in ["", "?log=9"] {
             assert!(is_absent(&format!("{none}{settings}")), "{settings}");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_type_is_understood_enough_to_be_told_what_they_mean() {
+    fn a_mistyped_store_is_answered_with_the_url_that_was_meant() {
         for (url, expected) in [
             ("localhost", "did you mean redis://localhost?"),
             ("localhost:6379", "did you mean redis://localhost:6379?"),

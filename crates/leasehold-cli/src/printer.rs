@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_reads_is_bounded_and_counted() {
+    fn unread_output_is_bounded_and_counted() {
         let mut queue = Queue {
             messages: VecDeque::new(),
             bytes: 0,

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_read_by_name_and_number_and_told_by_name() {
+    fn signals_are_read_by_name_and_number_and_printed_by_name() {
         for text in ["TERM", "SIGTERM", "term", "15"] {
             assert_eq!(parse(text), Ok(libc::SIGTERM), "{text}");
         }

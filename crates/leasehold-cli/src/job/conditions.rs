@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_can_not_start_tells_its_parent_and_nobody_else() {
+    fn a_command_that_can_not_start_informs_its_parent_only() {
         assert!(started_with(rustix::process::getpid()).is_err());
         let orphan = started_with(Pid::INIT).unwrap();
         assert_eq!(orphan.status.code(), Some(126));

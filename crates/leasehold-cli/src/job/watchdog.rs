@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_of_a_renewal_in_the_last_moment_before_it_kills() {
+    fn it_sees_a_renewal_in_the_last_moment_before_it_kills() {
         let (every, grace) = (Duration::from_secs(1), Duration::from_millis(100));
         for remaining in [0, 1, 50, 400, 900, 999, 1_000, 5_000].map(Duration::from_millis) {
             let pause = until_next(every, remaining);

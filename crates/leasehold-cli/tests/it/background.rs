@@ -253,7 +253,7 @@ fn a_lock_is_given_back_from_another_namespace_of_processes() {
 }
 
 #[test]
-fn a_lock_that_can_not_be_given_back_from_another_network_is_told_with_what_to_do() {
+fn a_release_that_another_network_prevents_is_reported_with_what_to_do() {
     let unshare = "unshare --net --map-root-user";
     if !shell(&Site::embedded(), &format!("{unshare} true")).status().unwrap().success() {
         println!("NOT TRIED: this user may make no namespace here");

@@ -98,7 +98,7 @@ fn a_lock_is_one_in_two_process_namespaces_and_free_when_its_holder_dies() {
 }
 
 #[test]
-fn something_else_at_the_locks_name_is_left_alone_and_told() {
+fn a_foreign_value_at_the_locks_name_is_left_alone_and_reported() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);
@@ -113,7 +113,7 @@ fn something_else_at_the_locks_name_is_left_alone_and_told() {
 }
 
 #[test]
-fn a_server_that_hangs_is_told_in_time() {
+fn a_server_that_hangs_is_reported_in_time() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     site.line("run -n k -- true").expect(0);

@@ -78,7 +78,7 @@ fn the_command_starts_with_default_signals() {
 }
 
 #[test]
-fn signals_that_leasehold_was_told_to_ignore_stay_ignored() {
+fn signals_that_leasehold_inherits_as_ignored_stay_ignored() {
     let site = Site::embedded();
     let done = after(&site, "trap '' HUP USR1", "-- cat /proc/self/status").expect(0);
     let ignored = 1 << (libc::SIGHUP - 1) | 1 << (libc::SIGUSR1 - 1);

@@ -177,7 +177,7 @@ fn a_probe_leaves_no_key_on_a_server_whatever_it_is_part_of() {
 }
 
 #[test]
-fn a_probe_that_is_told_to_end_leaves_no_key_and_needs_no_more_rights_for_that() {
+fn a_probe_that_a_signal_ends_leaves_no_key_and_needs_no_more_rights_for_that() {
     let rule = Site::at("redis://h").line("doctor --acl --user probe").expect(0).stdout;
     let rule = rule.trim().trim_start_matches("ACL SETUSER ").replace("PASSWORD", "word");
     let server = RedisServer::builder().acl_user(rule).start();

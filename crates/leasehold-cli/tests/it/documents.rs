@@ -16,7 +16,7 @@ fn holder(site: &Site, args: &[&str]) -> Running {
 }
 
 #[test]
-fn notes_fences_kinds_and_times_are_told_apart() {
+fn notes_fences_kinds_and_times_are_distinguished() {
     let site = Site::embedded();
     let notes = ["--meta", "job=report", "--meta", "by=a b"];
     let _holder = holder(&site, &[&["s", "--limit", "3", "--permits", "2"][..], &notes].concat());

@@ -97,7 +97,7 @@ fn with_restart_a_command_that_ends_is_run_again_until_a_signal_comes() {
 }
 
 #[test]
-fn observing_tells_of_leaders_on_lines() {
+fn observing_prints_each_leader_on_a_line() {
     let site = Site::embedded();
     let mut observer = site.start(["observe", "post"]);
     assert_eq!(observer.line(), "- - -");

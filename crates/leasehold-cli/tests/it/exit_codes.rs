@@ -12,7 +12,7 @@ fn the_commands_own_code_is_passed_on() {
 }
 
 #[test]
-fn death_by_a_signal_is_told_as_a_shell_tells_it() {
+fn death_by_a_signal_has_the_exit_code_that_a_shell_shows() {
     let site = Site::embedded();
     for signal in [1, 2, 6, 9, 15] {
         let done = site.run(["run", "k", "-c", &format!("kill -{signal} $$")]);

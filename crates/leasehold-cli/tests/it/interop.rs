@@ -271,7 +271,7 @@ fn what_a_layout_lacks_and_where_it_is_not_is_said() {
 
 /// A release that the server refuses was answered: the job says with what.
 #[test]
-fn a_release_that_the_server_refuses_is_told_as_refused() {
+fn a_release_that_the_server_refuses_is_reported_as_refused() {
     let server = RedisServer::builder().acl_user("kept on >x ~* &* +@all -del -zrem").start();
     let site = Site::at(server.url_for("kept", "x"));
     for layout in ["plain", "redisson", "python-redis-lock", "spring:reg", "symfony"] {

@@ -402,7 +402,7 @@ fn a_hold_lets_go_when_asked_if_it_was_told_to() {
 }
 
 #[test]
-fn all_leases_of_an_owner_are_taken_away_and_nobody_elses() {
+fn only_the_leases_of_the_named_owner_are_force_released() {
     everywhere(|site| {
         let _theirs = [hold(site, "a --owner gone"), hold(site, "b --limit 3 --owner gone")];
         let _ours = hold(site, "b --limit 3 --owner here");

@@ -280,7 +280,7 @@ fn what_is_no_lease_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_lease_that_nobody_could_read_is_given_back() {
+fn a_lease_that_could_not_be_printed_is_released() {
     let site = Site::embedded();
     let mut command = site.command(["acquire", "k", "--ttl", "1h"]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -20,7 +20,7 @@ fn words(site: &Site, key: &str) -> Vec<String> {
 }
 
 /// Everything that a log tells, by commands that have nothing in common but the store.
-fn what_became_of_a_lock_is_told(site: &Site) {
+fn what_became_of_a_lock_is_reported(site: &Site) {
     assert!(words(site, "k").is_empty());
     site.run(["run", "k", "--owner", "web-1", "--", "true"]).expect(0);
     site.run(["run", "k", "--cooldown", "1ms", "--", "true"]).expect(0);
@@ -103,25 +103,25 @@ fn what_became_of_a_lock_is_told(site: &Site) {
 }
 
 #[test]
-fn what_became_of_a_lock_is_told_on_the_embedded_store() {
+fn what_became_of_a_lock_is_reported_on_the_embedded_store() {
     let site = Site::embedded();
-    what_became_of_a_lock_is_told(&Site::at(format!("{}?log=1000", site.store())));
+    what_became_of_a_lock_is_reported(&Site::at(format!("{}?log=1000", site.store())));
 }
 
 #[test]
-fn what_became_of_a_lock_is_told_on_redis() {
+fn what_became_of_a_lock_is_reported_on_redis() {
     let server = RedisServer::start();
-    what_became_of_a_lock_is_told(&Site::at(format!("{}?log=1000", server.url())));
+    what_became_of_a_lock_is_reported(&Site::at(format!("{}?log=1000", server.url())));
 }
 
 #[test]
-fn what_became_of_a_lock_is_told_on_a_cluster() {
+fn what_became_of_a_lock_is_reported_on_a_cluster() {
     let cluster = Cluster::start();
-    what_became_of_a_lock_is_told(&Site::at(format!("{}?log=1000", cluster.url())));
+    what_became_of_a_lock_is_reported(&Site::at(format!("{}?log=1000", cluster.url())));
 }
 
 #[test]
-fn what_became_of_a_lock_is_told_by_a_quorum_once() {
+fn what_became_of_a_lock_is_reported_by_a_quorum_once() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
     let site = Site::at(format!("quorum+redis://{hosts}?keep_leases=yes&log=100"));
@@ -194,7 +194,7 @@ fn events_are_followed_as_they_come() {
 }
 
 #[test]
-fn a_follower_is_told_as_many_old_events_as_it_asked_for() {
+fn a_follower_gets_as_many_old_events_as_it_asked_for() {
     let site = Site::embedded();
     let site = Site::at(format!("{}?log=100", site.store()));
     site.run(["run", "k", "--owner", "old", "--", "true"]).expect(0);

@@ -34,7 +34,7 @@ fn a_command_to_be_typed_names_the_store_with_its_user_and_without_its_password(
 }
 
 #[test]
-fn an_error_of_the_system_is_told_once() {
+fn an_error_of_the_system_is_reported_once() {
     let site = Site::embedded();
     let mut command = site.command(["run", "k", "-n", "--", "true"]);
     let done = finish(command.env("LEASEHOLD_STORE", "embedded:/proc/nothing"));
@@ -42,7 +42,7 @@ fn an_error_of_the_system_is_told_once() {
 }
 
 #[test]
-fn what_is_no_number_or_name_is_told_as_what_it_should_be() {
+fn a_wrong_number_or_name_is_answered_with_its_right_form() {
     let site = Site::embedded();
     site.line("force-release k --fence few").complains(64, "as `leasehold show` prints it");
     site.line("ask k --fence -1").complains(64, "--fence");
@@ -54,7 +54,7 @@ fn what_is_no_number_or_name_is_told_as_what_it_should_be() {
 }
 
 #[test]
-fn a_lease_that_was_not_given_at_all_is_told_with_the_ways_to_give_one() {
+fn a_missing_lease_is_answered_with_the_ways_to_give_one() {
     let site = Site::embedded();
     for line in ["renew", "release"] {
         site.line(line).complains(64, "name its file with --lease-file, or give it in");

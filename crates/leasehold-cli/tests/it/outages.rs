@@ -116,7 +116,7 @@ fn a_release_that_is_carried_out_when_it_is_asked_for_again_is_no_warning() {
 }
 
 #[test]
-fn a_cooldown_that_could_not_be_set_is_told() {
+fn a_cooldown_that_could_not_be_set_is_reported() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     for (options, told) in [("", false), ("--cooldown 10m ", true)] {

@@ -82,7 +82,7 @@ fn what_can_not_be_read_is_shown_with_the_reason_and_nothing_is_said_to_be_nothi
 }
 
 #[test]
-fn a_quorum_tells_it_of_each_node() {
+fn a_quorum_prints_it_for_each_node() {
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::builder().appendonly().start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let site = Site::at(format!("quorum:keep_leases=yes,{}", urls.join(",")));

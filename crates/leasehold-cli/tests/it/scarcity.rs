@@ -66,7 +66,7 @@ fn too_little_memory_for_the_map_of_a_store_is_the_systems_shortage() {
 }
 
 #[test]
-fn too_few_descriptors_are_told_in_words_on_one_machine() {
+fn too_few_descriptors_are_reported_in_words_on_one_machine() {
     let site = Site::embedded();
     too_few_descriptors(&site);
     // Nor does a wait wait for more of them.
@@ -78,7 +78,7 @@ fn too_few_descriptors_are_told_in_words_on_one_machine() {
 }
 
 #[test]
-fn too_few_descriptors_are_told_in_words_on_redis() {
+fn too_few_descriptors_are_reported_in_words_on_redis() {
     let server = RedisServer::start();
     too_few_descriptors(&Site::at(server.url()));
 }
@@ -119,12 +119,12 @@ fn is_reachable_by(user: u32) -> bool {
 }
 
 #[test]
-fn too_few_processes_are_told_in_words_on_one_machine() {
+fn too_few_processes_are_reported_in_words_on_one_machine() {
     too_few_processes(&Site::embedded(), NOBODY_ELSE);
 }
 
 #[test]
-fn too_few_processes_are_told_in_words_on_redis() {
+fn too_few_processes_are_reported_in_words_on_redis() {
     let server = RedisServer::start();
     too_few_processes(&Site::at(server.url()), NOBODY_ELSE + 1);
 }
@@ -146,7 +146,7 @@ fn a_command_that_waits_at_a_server_without_memory_ends_and_leaves_the_lock_to_o
 }
 
 #[test]
-fn too_many_locks_for_the_environment_of_the_command_are_told_as_that() {
+fn too_many_locks_for_the_environment_of_the_command_are_reported_as_that() {
     let site = Site::embedded();
     let keys: Vec<_> = (0..1_200).map(|number| format!("{}{number:04}", "k".repeat(100))).collect();
     let mut command = site.command(["run", "-n"]);

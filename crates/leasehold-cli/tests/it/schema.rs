@@ -222,7 +222,7 @@ fn what_became_of_a_lock_is_written_apart_from_the_exit_code() {
 }
 
 #[test]
-fn what_a_killed_command_has_left_beside_the_file_is_in_nobodys_way() {
+fn what_a_killed_command_has_left_beside_the_file_blocks_no_command() {
     let site = Site::embedded();
     // Its number is given again, in another container at the same time.
     let line = ": > outcome.$$; exec \"$0\" run k --status outcome -- true";

@@ -78,7 +78,7 @@ fn the_password_reaches_the_server_by_every_way_it_can_be_given() {
 }
 
 #[test]
-fn a_wrong_password_is_told_with_the_server_and_without_the_password() {
+fn a_wrong_password_is_reported_with_the_server_and_without_the_password() {
     let server = RedisServer::builder().password("right").start();
     let address = server.addr().to_string();
     let site = Site::at(format!("redis://:{ENCODED}@{address}"));

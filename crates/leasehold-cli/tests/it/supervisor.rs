@@ -337,7 +337,7 @@ fn fence_of_line(line: &str, key: &str) -> String {
 }
 
 #[test]
-fn a_lost_hold_is_told() {
+fn a_lost_hold_is_reported() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "500ms"]);
     let fence = fence_of_line(&holder.line(), "k");
@@ -359,7 +359,7 @@ fn waiting_ends_when_the_lock_is_free_and_takes_nothing() {
 }
 
 #[test]
-fn a_release_that_comes_when_the_store_is_gone_is_told_and_keeps_the_commands_code() {
+fn a_release_that_the_store_does_not_answer_is_reported_and_keeps_the_commands_code() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let script = "echo ready; while [ ! -e end ]; do sleep 0.02; done; exit 4";

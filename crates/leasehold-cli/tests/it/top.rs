@@ -90,7 +90,7 @@ fn a_store_that_is_away_is_told_also_where_there_is_no_lock_to_ask_for() {
 }
 
 #[test]
-fn a_lease_that_has_another_holder_by_now_is_told_as_such() {
+fn a_lease_that_has_another_holder_by_now_is_reported_as_such() {
     let site = Site::embedded();
     let acquired = || {
         site.line("acquire k --ttl 1h").expect(0);

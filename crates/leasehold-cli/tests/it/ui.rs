@@ -305,7 +305,7 @@ fn a_page_is_there_and_is_told_while_a_store_that_was_never_reached_is_tried_aga
 }
 
 #[test]
-fn a_store_that_nobody_has_made_yet_is_shown_as_empty() {
+fn a_store_that_does_not_exist_yet_is_shown_as_empty() {
     let site = Site::embedded();
     let (_ui, address, _) = serve(&site, &[]);
     let mut next = pictures(&address);

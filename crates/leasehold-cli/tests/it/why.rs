@@ -20,7 +20,7 @@ fn waiters(site: &Site, key: &str) -> usize {
 }
 
 /// Two that take the locks `a` and `b` in opposite orders.
-fn two_that_wait_for_each_other_are_told(site: &Site) {
+fn two_that_wait_for_each_other_are_reported(site: &Site) {
     let mut holders = Vec::new();
     for (owner, holds) in [("web-1", "a"), ("web-2", "b")] {
         let mut holder = site.start(["hold", holds, "--ignore-stdin", "--owner", owner]);
@@ -46,18 +46,18 @@ fn two_that_wait_for_each_other_are_told(site: &Site) {
 }
 
 #[test]
-fn two_that_wait_for_each_other_are_told_on_the_embedded_store() {
-    two_that_wait_for_each_other_are_told(&Site::embedded());
+fn two_that_wait_for_each_other_are_reported_on_the_embedded_store() {
+    two_that_wait_for_each_other_are_reported(&Site::embedded());
 }
 
 #[test]
-fn two_that_wait_for_each_other_are_told_on_redis() {
+fn two_that_wait_for_each_other_are_reported_on_redis() {
     let server = RedisServer::start();
-    two_that_wait_for_each_other_are_told(&Site::at(server.url()));
+    two_that_wait_for_each_other_are_reported(&Site::at(server.url()));
 }
 
 #[test]
-fn of_a_free_lock_is_told_what_keeps_its_store_from_granting_it() {
+fn for_a_free_lock_it_prints_what_keeps_its_store_from_granting_it() {
     let server = RedisServer::start();
     let site = Site::at(format!("{}?replicas=1&max_ttl=1d", server.url()));
     let told = text(&site, "k");
@@ -118,7 +118,7 @@ fn a_lock_is_explained_with_its_holder_and_its_line() {
 }
 
 #[test]
-fn a_wait_that_ran_out_says_where_more_is_told() {
+fn a_wait_that_timed_out_names_the_command_that_explains() {
     let site = Site::embedded();
     let mut holder = site.start(["hold", "two words", "--ignore-stdin"]);
     holder.line();
@@ -199,7 +199,7 @@ fn the_process_of_a_holder_with_a_name_of_its_own_is_told_by_the_log() {
 }
 
 #[test]
-fn of_a_holder_that_has_ended_it_is_told_what_helps_then() {
+fn for_a_holder_that_has_ended_it_prints_what_helps_then() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "1h"]);
@@ -242,7 +242,7 @@ fn of_a_hold_for_a_script_the_script_is_named_to_be_ended() {
 }
 
 #[test]
-fn a_cool_down_is_told_with_the_last_grant() {
+fn a_cool_down_is_reported_with_the_last_grant() {
     let site = Site::embedded();
     site.line("run --cooldown 1h report -- true").expect(0);
     let text = text(&site, "report");

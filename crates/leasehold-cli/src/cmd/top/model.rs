@@ -460,7 +460,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_lock_that_nobody_uses_any_more_keeps_its_place_until_the_next_listing() {
+    fn an_unused_lock_keeps_its_row_until_the_next_listing() {
         let mut model = model(vec![lock("a", 1, 1, 0), lock("b", 2, 1, 0)], 9);
         model.looked(vec![(Key::new("a").unwrap(), None)], Instant::now());
         assert_eq!(names(&model), ["a", "b"]);

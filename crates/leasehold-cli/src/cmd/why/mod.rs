@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_tells_when_it_was_issued() {
+    fn a_fence_shows_when_it_was_issued() {
         // A million seconds.
         let fence = Fence::new(3, 1_000_000_000_000).unwrap();
         assert_eq!(granted_at(fence).unwrap(), "2020-01-12T13:46:40Z");
