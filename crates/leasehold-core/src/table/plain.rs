@@ -92,6 +92,30 @@ impl LockEntry {
         Some(Plain { last_fence: *last_fence, holder, released: self.released, ended })
     }
 
+    /// The fences of the one exclusive holder, if they are the last ones issued.
+    #[must_use]
+    pub fn exclusive_fences(&self) -> Option<FenceBlock> {
+        match &self.holders[..] {
+            [holder] if holder.mode == Mode::Exclusive => {
+                Some(holder.fences).filter(|fences| Some(fences.last()) == self.last_fence)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the lease of the exclusive holder whose fences end with this one: for a store whose
+    /// users release a lock in a transaction of their own. The next step grants the lock to the
+    /// head of the queue. A release by the holder itself then still counts as one.
+    pub fn end_exclusive(&mut self, last: Fence) {
+        if self.exclusive_fences().is_some_and(|fences| fences.last() == last) {
+            let token = self.holders.remove(0).token;
+            self.released = Some(token);
+            // The next grant forgets the other.
+            self.ended.push_front(token);
+            self.ended.truncate(Self::ENDED_KEPT);
+        }
+    }
+
     /// Whether a step from `before` to this entry granted a lease, or made one exclusive.
     #[must_use]
     pub fn has_grants_since(&self, before: &Self) -> bool {

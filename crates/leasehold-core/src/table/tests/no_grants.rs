@@ -122,3 +122,21 @@ fn only_a_free_lock_and_one_with_a_single_exclusive_holder_have_the_common_form(
     granted(&lock.acquire(&with_mode(1, 300, Mode::Shared)));
     assert_eq!(lock.entry.plain(lock.at()), None, "a reader");
 }
+
+#[test]
+fn a_lease_that_was_ended_elsewhere_counts_as_released_and_the_next_step_hands_it_on() {
+    let mut lock = Lock::new();
+    assert_eq!(lock.entry.exclusive_fences(), None);
+    let lease = lock.take(1, 300);
+    lock.wait(2);
+    assert_eq!(lock.entry.exclusive_fences(), Some(lease));
+    lock.entry.end_exclusive(lease.last().saturating_add(1));
+    assert_eq!(lock.holders(), [1], "another fence");
+    lock.entry.end_exclusive(lease.last());
+    assert_eq!(lock.release(1, lease), Release::Released);
+    assert_eq!((lock.holders(), grants(&lock.take_notices()).len()), (vec![2], 1));
+    let mut lock = Lock::new();
+    let lease = granted(&lock.acquire(&with_mode(1, 300, Mode::Shared)));
+    lock.entry.end_exclusive(lease.last());
+    assert_eq!((lock.holders(), lock.entry.exclusive_fences()), (vec![1], None));
+}
