@@ -21,6 +21,8 @@ use crate::tls::Identity;
 
 /// The variable with the folder of `initdb` and `postgres`.
 pub const POSTGRESQL_VARIABLE: &str = "LEASEHOLD_POSTGRESQL_BIN";
+/// The variable with the path of `pgbouncer`.
+pub const PGBOUNCER_VARIABLE: &str = "LEASEHOLD_PGBOUNCER";
 /// The variable with the path of `mariadbd`; `mariadb-install-db` must be in the PATH or in
 /// `/usr/bin`.
 pub const MARIADB_VARIABLE: &str = "LEASEHOLD_MARIADB_SERVER";
@@ -224,6 +226,59 @@ impl PostgreSql {
     }
 
     /// Lets the folder of a server in a `static` be removed when the process exits.
+    pub fn remove_at_exit(&self) {
+        remove_at_exit(self.dir.path());
+    }
+}
+
+/// A PgBouncer before a server.
+#[derive(Debug)]
+pub struct PgBouncer {
+    // Dropped before the folder: a living pooler would write into it again.
+    _process: TestProcess,
+    dir: TempDir,
+    port: Reservation,
+}
+
+impl PgBouncer {
+    /// Starts a pooler in this `pool_mode`, such as `transaction`.
+    ///
+    /// # Panics
+    ///
+    /// When the program is missing or does not start.
+    #[must_use]
+    pub fn start(server: &PostgreSql, pool_mode: &str) -> Self {
+        let (dir, port) = (own_folder(), Reservation::new());
+        let settings = format!(
+            "[databases]\npostgres = host={} port={} dbname=postgres user=leasehold\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = {pool_mode}\nmax_client_conn = 1000\ndefault_pool_size = 20\n",
+            server.socket_dir().display(),
+            server.port(),
+            port.port(),
+        );
+        let file = dir.path().join("pgbouncer.ini");
+        fs::write(&file, settings).expect("the temporary folder is writable");
+        let place = ["/usr/sbin/pgbouncer"];
+        let mut command =
+            Command::new(program(PGBOUNCER_VARIABLE, "pgbouncer", &place, "pgbouncer"));
+        if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.current_dir(dir.path()).arg(&file).stdin(Stdio::null());
+        let address = (std::net::Ipv4Addr::LOCALHOST, port.port());
+        let ready = || std::net::TcpStream::connect(address).is_ok();
+        let process = launch(command, dir.path(), ready);
+        Self { _process: process, dir, port }
+    }
+
+    /// A URL through the pooler.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://leasehold@127.0.0.1:{}/postgres", self.port.port())
+    }
+
+    /// Lets the folder of a pooler in a `static` be removed when the process exits.
     pub fn remove_at_exit(&self) {
         remove_at_exit(self.dir.path());
     }

@@ -1,8 +1,9 @@
 //! What every store promises, on each way to reach a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use leasehold_postgres::PostgresStore;
+use leasehold_testkit::sql::PgBouncer;
 
 use crate::common::{SERVER, store_at};
 
@@ -18,3 +19,29 @@ leasehold_testkit::conformance_tests_by_module!(
     async || open(&format!("{}?create=yes&listen=none&schema=polled", SERVER.tcp_url())).await,
     lacks: [wake],
 );
+
+/// Notifications come past the pooler.
+async fn pooled(pooler: &PgBouncer, schema: &str) -> Arc<PostgresStore> {
+    let direct = SERVER.url().replace('%', "%25");
+    open(&format!("{}?create=yes&schema={schema}&listen={direct}", pooler.url())).await
+}
+
+fn pooler(pool_mode: &str) -> PgBouncer {
+    let pooler = PgBouncer::start(&SERVER, pool_mode);
+    pooler.remove_at_exit();
+    pooler
+}
+
+static TRANSACTIONS: LazyLock<PgBouncer> = LazyLock::new(|| pooler("transaction"));
+static STATEMENTS: LazyLock<PgBouncer> = LazyLock::new(|| pooler("statement"));
+
+leasehold_testkit::conformance_tests_by_module!(pooled_by_transaction, async || pooled(
+    &TRANSACTIONS,
+    "by_transaction"
+)
+.await,);
+leasehold_testkit::conformance_tests_by_module!(pooled_by_statement, async || pooled(
+    &STATEMENTS,
+    "by_statement"
+)
+.await,);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Acquire, ClientId, Listener, QueueRequest, ReleaseRequest, Store, Wake};
 use leasehold_postgres::PostgresStore;
-use leasehold_testkit::sql::PostgreSql;
+use leasehold_testkit::sql::{PgBouncer, PostgreSql};
 use tokio::time::timeout;
 
 use crate::common::{SERVER, WITHIN, fresh, key, request, session, store_at, take};
@@ -92,4 +92,16 @@ async fn a_wait_behind_a_channel_that_can_not_be_opened_is_refused_and_polls() {
         store.listen(ClientId::generate().unwrap(), Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(error.kind(), leasehold_core::ErrorKind::Unavailable, "{error}");
     take(&store, &request(&key())).await;
+}
+
+#[tokio::test]
+async fn behind_a_pooler_the_channel_is_silent_and_locks_work() {
+    for pool_mode in ["transaction", "statement"] {
+        let server = PostgreSql::start();
+        let pooler = PgBouncer::start(&server, pool_mode);
+        let store = store_at(&format!("{}?create=yes", pooler.url())).await;
+        let mut listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
+        until(&mut listener, &Wake::Silent).await;
+        take(&store, &request(&key())).await;
+    }
 }
