@@ -13,6 +13,7 @@ mod address;
 mod builder;
 mod classify;
 mod doctor;
+pub mod hold;
 mod listen;
 mod log;
 mod pool;

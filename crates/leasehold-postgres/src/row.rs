@@ -101,6 +101,8 @@ impl Columns {
                 columns.metadata = text(first.metadata.as_str());
             }
         }
+        // Also for the transactions of a holder that others wait for.
+        columns.fences = entry.exclusive_fences().map(|fences| count(fences.count()));
         let fits = |plain: &Plain| {
             let holder = plain.holder.as_ref();
             holder.is_none_or(|holder| {
@@ -122,7 +124,6 @@ impl Columns {
             columns.metadata = text(holder.metadata.as_str());
             columns.granted_at = Some(to_sql_time(holder.granted_at));
             columns.renewed_at = Some(to_sql_time(holder.given_at));
-            columns.fences = Some(count(holder.fences));
             columns.holds = Some(count(holder.holds));
             columns.token = Some(Uuid(*holder.token.as_bytes()));
         }
@@ -187,7 +188,10 @@ impl Found {
             Fence::new(u64::try_from(epoch.unwrap_or_default()).unwrap_or_default(), floor)?;
         let grants_from: Option<SystemTime> = get(row, "grants_from")?;
         let grants_from = grants_from.map(time).unwrap_or_default();
-        let entry = if version.is_some() { entry(key, row)? } else { LockEntry::default() };
+        let mut entry = if version.is_some() { entry(key, row)? } else { LockEntry::default() };
+        if let Some(gone) = get::<Option<i64>>(row, "gone")? {
+            entry.end_exclusive(fence(gone)?);
+        }
         let now = Now { grants_from, ..Now::new(now, floor) };
         Ok(Self { entry, version, now, epoch, longest_ttl: get(row, "longest_ttl")? })
     }

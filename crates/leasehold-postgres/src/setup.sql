@@ -14,8 +14,9 @@ CREATE TABLE IF NOT EXISTS leasehold.lock (
     metadata text,
     granted_at timestamptz,
     renewed_at timestamptz,
-    fences int,
+    fences int,                       -- how many the one exclusive holder has, up to last_fence
     holds int,
+    gone bigint,                      -- the last fence of a lease that its holder's transaction has released
     token uuid,                       -- secret, as are released, ended and entry
     released uuid,
     ended bytea,
@@ -56,13 +57,13 @@ CREATE OR REPLACE FUNCTION leasehold.read_1(
     p_name text, OUT now timestamptz, OUT epoch int, OUT grants_from timestamptz, OUT forgotten bigint,
     OUT longest_ttl bigint, OUT version bigint, OUT used_until timestamptz, OUT last_fence bigint, OUT owner text,
     OUT metadata text, OUT granted_at timestamptz, OUT renewed_at timestamptz, OUT fences int, OUT holds int,
-    OUT token uuid, OUT released uuid, OUT ended bytea, OUT entry bytea
+    OUT gone bigint, OUT token uuid, OUT released uuid, OUT ended bytea, OUT entry bytea
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT m.forgotten, m.longest_ttl, a.epoch, a.grants_from, l.version, l.used_until, l.last_fence, l.owner,
-        l.metadata, l.granted_at, l.renewed_at, l.fences, l.holds, l.token, l.released, l.ended, l.entry
+        l.metadata, l.granted_at, l.renewed_at, l.fences, l.holds, l.gone, l.token, l.released, l.ended, l.entry
     INTO forgotten, longest_ttl, epoch, grants_from, version, used_until, last_fence, owner,
-        metadata, granted_at, renewed_at, fences, holds, token, released, ended, entry
+        metadata, granted_at, renewed_at, fences, holds, gone, token, released, ended, entry
     FROM leasehold.meta m LEFT JOIN leasehold.alive a ON a.id = 1 LEFT JOIN leasehold.lock l ON l.name = p_name
     WHERE m.id = 1;
     now := clock_timestamp();
@@ -114,7 +115,7 @@ BEGIN
             UPDATE leasehold.lock l SET version = p_versions[i], used_until = p_used[i], last_fence = p_fence[i],
                 holders = p_holders[i], waiters = p_waiters[i], owner = p_owner[i], metadata = p_metadata[i],
                 granted_at = p_granted[i], renewed_at = p_renewed[i], fences = p_fences[i], holds = p_holds[i],
-                token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i]
+                token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i], gone = NULL
             WHERE l.name = p_names[i];
         END IF;
         wrote := true;
@@ -158,4 +159,30 @@ BEGIN
     DELETE FROM leasehold.log g WHERE g.name > p_from AND (up_to IS NULL OR g.name <= up_to)
         AND g.at < clock_timestamp() - interval '7 days';
     RETURN coalesce(up_to, '');
+END $$;
+
+-- The first statement of a transaction that works under a lock: keeps the next holder out until it ends. It fails if the
+-- lease with this fence has ended, or another one was granted since.
+CREATE OR REPLACE FUNCTION leasehold.hold(p_name text, p_fence bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM leasehold.lock l WHERE l.name = p_name
+        AND p_fence BETWEEN l.last_fence - ((l.fences - 1)::bigint << 12) AND l.last_fence FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lease on % with the fence % is not held', p_name, p_fence USING ERRCODE = 'LH001';
+    END IF;
+END $$;
+
+-- Releases the lease with the transaction, or not at all. A lock with a queue keeps the fence in gone, and its next
+-- step releases the lease before anything else.
+CREATE OR REPLACE FUNCTION leasehold.release_with(p_name text, p_fence bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE leasehold.lock l SET version = (random() * 9e18)::bigint, fences = NULL,
+        gone = CASE WHEN l.entry IS NULL THEN NULL ELSE l.last_fence END,
+        holders = 0, owner = NULL, metadata = NULL, granted_at = NULL, renewed_at = NULL, holds = NULL,
+        released = CASE WHEN l.entry IS NULL THEN l.token ELSE l.released END, token = NULL,
+        used_until = CASE WHEN l.entry IS NULL THEN least(l.used_until, clock_timestamp()) ELSE l.used_until END
+    WHERE l.name = p_name AND p_fence BETWEEN l.last_fence - ((l.fences - 1)::bigint << 12) AND l.last_fence;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the lease on % with the fence % is not held', p_name, p_fence USING ERRCODE = 'LH001';
+    END IF;
 END $$;

@@ -4,6 +4,7 @@
 mod common;
 mod conformance;
 mod epochs;
+mod hold;
 mod kept_out;
 mod log;
 mod rows;
