@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, ClientId, Effect, ErrorKind, QueueRequest, Release, ReleaseRequest, Renew,
+    Acquire, ClientId, Effect, ErrorKind, QueueRequest, Reason, Release, ReleaseRequest, Renew,
     RenewRequest, Store as _,
 };
 
@@ -41,20 +41,24 @@ async fn a_row_that_a_stranger_locks_delays_no_other_lock() {
     let schema = crate::common::fresh("locked");
     let store =
         store_at(&format!("{}?create=yes&connections=1&schema={schema}", SERVER.url())).await;
-    let (held, other) = (request(&key()), request(&key()));
+    let held = request(&key());
     let fences = take(&store, &held).await;
     let session = session(&SERVER).await;
     let lock = format!("BEGIN; SELECT FROM {schema}.lock WHERE name = '{}' FOR UPDATE", held.key);
     session.batch_execute(&lock).await.unwrap();
     let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
-    let (outcome, _) =
-        tokio::join!(store.release(&release, Duration::from_secs(3)), take(&store, &other));
-    let error = outcome.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.effect()),
-        (ErrorKind::Unavailable, Effect::NotApplied),
-        "{error}"
-    );
+    let error = loop {
+        let releasing = store.release(&release, Duration::from_secs(3));
+        let other = request(&key());
+        let (outcome, _) = tokio::join!(releasing, take(&store, &other));
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        // On a busy machine the last try may have no answer in time.
+        if error.reason() == Some(Reason::Busy) {
+            break error;
+        }
+    };
+    assert_eq!(error.effect(), Effect::NotApplied, "{error}");
     session.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(store.release(&release, WITHIN).await.unwrap(), Release::Released);
 }
