@@ -242,7 +242,7 @@ async fn connect(
         Arc::new(Link { client, made_at, answered_ms: AtomicU64::new(0) })
     });
     *slot = made.as_ref().ok().cloned();
-    drop(slot);
-    // Its caller may have gone.
+    // Its caller may have gone. It is woken before the next, so that its statement is sent first.
     drop(tell.send(made));
+    drop(slot);
 }
