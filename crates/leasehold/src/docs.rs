@@ -80,6 +80,7 @@ macro_rules! page {
         #[doc = "[operations.md]: crate::docs::operations"]
         #[doc = "[performance.md]: crate::docs::performance"]
         #[doc = "[reliability.md]: crate::docs::reliability"]
+        #[doc = "[postgres.md]: crate::docs::operations::postgres"]
         #[doc = "[server.md]: crate::docs::operations::server"]
         #[doc = "[servers.md]: crate::docs::operations::servers"]
         #[doc = "[several.md]: crate::docs::operations::several"]
@@ -112,6 +113,7 @@ page!(operations "operations.md"
     page!(server "operations/server.md");
     page!(access "operations/access.md");
     page!(failover "operations/failover.md");
+    page!(postgres "operations/postgres.md");
     page!(several "operations/several.md");
     page!(servers "operations/servers.md");
     page!(doctor "operations/doctor.md");
