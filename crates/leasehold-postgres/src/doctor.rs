@@ -93,7 +93,7 @@ impl PostgresStore {
                 Severity::Fine,
                 "tls",
                 "the connections have TLS",
-                "nobody reads tokens on the way",
+                "tokens can not be read on the way",
             ),
             (None, true) => Finding::new(
                 Severity::Fine,
@@ -134,7 +134,7 @@ impl PostgresStore {
                 Severity::Fine,
                 WAKE,
                 "waiters are woken by LISTEN and NOTIFY",
-                "the next waiter is told of a release at once",
+                "a release notifies the next waiter at once",
             ),
             Some(Err(trouble)) => Finding::new(
                 Severity::Warning,

@@ -10,10 +10,11 @@ use crate::harness::Site;
 use crate::help::COMMANDS;
 
 /// The crates whose messages the command shows, each with whether it speaks to programmers as well.
-const SPEAK: [(&str, bool); 6] = [
+const SPEAK: [(&str, bool); 7] = [
     ("leasehold-cli", false),
     ("leasehold-core", false),
     ("leasehold-embedded", false),
+    ("leasehold-postgres", false),
     ("leasehold-quorum", false),
     ("leasehold-redis", false),
     ("leasehold", true),
