@@ -3,8 +3,8 @@
 //! A **lock** is a name. Its holder has a **lease**, a hold that expires unless it is renewed, so a
 //! crashed holder blocks others for one lease at most. Each lease has a **fencing token** (a
 //! [`Fence`]): a number that grows with every lease of the name. By it the protected resource can
-//! refuse a stale holder. A **store** grants the leases: Redis or Valkey, a directory for the
-//! processes of one machine, or memory for tests. The code is the same for all of them.
+//! refuse a stale holder. A **store** grants the leases: Redis or Valkey, a table in PostgreSQL, a
+//! directory for the processes of one machine, or memory for tests. The code is the same for all of them.
 //!
 //! Begin with [`Client`], a connection to a store. It makes [`Mutex`] values. Locking one gives a
 //! [`Guard`], the proof that this process may act. While the guard lives, the client renews its
