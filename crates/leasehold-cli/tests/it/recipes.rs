@@ -45,6 +45,8 @@ const RECIPES: &[(&str, &[&str], Work)] = &[
     ("leasehold run backup -- /usr/local/bin/backup ", &["backup"], Nothing),
     ("leasehold hold backup --while-pid $$ --background) || exit\necho", &["backup"], Within),
     ("leasehold run prices -s -- echo reads ", &["prices", "account/7"], Run(9)),
+    // docs/operations/postgres.md
+    ("leasehold run reports/daily --store postgres://", &["reports/daily"], Nothing),
     // docs/jobs.md
     ("leasehold run backup --status outcome", &["backup"], Run(1)),
     // docs/interop.md

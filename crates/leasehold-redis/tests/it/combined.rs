@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_core::{
     Acquire, ClientId, Effect, Error, ErrorKind, FenceBlock, Leave, Mode, Release, Result,
     Store as _, Token, Ttl,
@@ -225,15 +226,19 @@ async fn a_call_makes_few_locks_that_were_never_used_and_takes_more_that_were() 
     const CROWD: usize = 640;
     let (server, store) = warm().await;
     let crowd = callers(&store, CROWD);
-    let calls = || server.command_calls("evalsha");
-    let before = calls();
-    let taken = fences(take_together(&crowd).await);
-    let of_new = calls() - before;
+    // The server stands still until all have asked, so no call is sent half full.
+    let take = async || {
+        let before = server.command_calls("evalsha");
+        server.pause();
+        let taking = begun(&crowd, 50).await;
+        server.resume();
+        let taken = fences(join_all(taking).await);
+        (taken, server.command_calls("evalsha") - before)
+    };
+    let (taken, of_new) = take().await;
     let released = end_together(&crowd, &taken).await;
     assert!(released.iter().all(|it| *it == Release::Released), "{released:?}");
-    let before = calls();
-    fences(take_together(&crowd).await);
-    let of_used = calls() - before;
+    let (_, of_used) = take().await;
     assert!(of_used < of_new, "{of_new} calls make them, {of_used} take them again");
 }
 
