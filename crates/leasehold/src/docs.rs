@@ -47,6 +47,7 @@ macro_rules! page {
         #[doc = "[evidence.md#g32]: crate::docs::evidence#g32"]
         #[doc = "[evidence.md#g33]: crate::docs::evidence#g33"]
         #[doc = "[evidence.md#g4]: crate::docs::evidence#g4"]
+        #[doc = "[evidence.md#g39]: crate::docs::evidence#g39"]
         #[doc = "[evidence.md#g45]: crate::docs::evidence#g45"]
         #[doc = "[evidence.md#g46]: crate::docs::evidence#g46"]
         #[doc = "[evidence.md#g49]: crate::docs::evidence#g49"]
