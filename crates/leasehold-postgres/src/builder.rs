@@ -8,7 +8,7 @@ use leasehold_core::{ErrorKind, Result, checked_log};
 
 use crate::address::{Address, Listen, retention};
 use crate::classify::{Deadline, Next};
-use crate::listen::Ear;
+use crate::listen::Subscription;
 use crate::pool::{Dial, Pool};
 use crate::setup;
 use crate::store::PostgresStore;
@@ -129,7 +129,7 @@ impl PostgresStoreBuilder {
         };
         let timeout = self.timeout;
         let pool = Arc::new(Pool::new(Dial { address, timeout })?);
-        let ear = listen.map(|address| Ear::of(Dial { address, timeout }, &pool));
-        Ok(PostgresStore::of(pool, ear, log, retention, location))
+        let subscription = listen.map(|address| Subscription::of(Dial { address, timeout }, &pool));
+        Ok(PostgresStore::of(pool, subscription, log, retention, location))
     }
 }

@@ -28,8 +28,8 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Notifications that a listener may have unread.
 const UNREAD_MAX: usize = 1_024;
 
-/// The ears of this process and of its ancestors.
-static EARS: Mutex<Vec<(Process, String, Weak<Ear>)>> = Mutex::new(Vec::new());
+/// The subscriptions of this process and of its ancestors.
+static SUBSCRIPTIONS: Mutex<Vec<(Process, String, Weak<Subscription>)>> = Mutex::new(Vec::new());
 
 /// A client's channel.
 pub(crate) fn channel(client: ClientId) -> String {
@@ -83,34 +83,36 @@ enum Order {
 }
 
 /// The process's connection for notifications of one database.
-pub(crate) struct Ear {
+pub(crate) struct Subscription {
     orders: mpsc::UnboundedSender<Order>,
     trouble: Arc<Mutex<Option<Error>>>,
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ear").finish_non_exhaustive()
+        f.debug_struct("Subscription").finish_non_exhaustive()
     }
 }
 
-impl Ear {
-    /// The ear that clients of this URL share, made if there is none.
+impl Subscription {
+    /// The subscription that clients of this URL share, made if there is none.
     pub(crate) fn of(dial: Dial, pool: &Arc<Pool>) -> Arc<Self> {
         let key =
             format!("{}\0{}\0{:?}", dial.address.location(), dial.address.user, dial.address.tls);
         let process = Process::current();
-        // A fork's child may find it locked for ever: its own ear is as good.
-        let Ok(mut ears) = EARS.try_lock() else { return Self::new(dial, pool) };
-        ears.retain(|(of, _, ear)| *of == process && ear.strong_count() > 0);
-        if let Some(ear) =
-            ears.iter().find_map(|(_, other, ear)| ear.upgrade().filter(|_| *other == key))
+        // A fork's child may find it locked for ever: its own subscription is as good.
+        let Ok(mut subscriptions) = SUBSCRIPTIONS.try_lock() else { return Self::new(dial, pool) };
+        subscriptions
+            .retain(|(of, _, subscription)| *of == process && subscription.strong_count() > 0);
+        if let Some(subscription) = subscriptions
+            .iter()
+            .find_map(|(_, other, subscription)| subscription.upgrade().filter(|_| *other == key))
         {
-            return ear;
+            return subscription;
         }
-        let ear = Self::new(dial, pool);
-        ears.push((process, key, Arc::downgrade(&ear)));
-        ear
+        let subscription = Self::new(dial, pool);
+        subscriptions.push((process, key, Arc::downgrade(&subscription)));
+        subscription
     }
 
     fn new(dial: Dial, pool: &Arc<Pool>) -> Arc<Self> {
@@ -210,7 +212,7 @@ impl Channel {
     }
 }
 
-/// The task of an ear.
+/// The task of a subscription.
 struct Hub {
     dial: Dial,
     pool: Arc<Pool>,

@@ -20,7 +20,7 @@ use tokio_postgres::types::Type;
 
 use crate::builder::PostgresStoreBuilder;
 use crate::classify::{Deadline, Fault, Next};
-use crate::listen::{Ear, channel, spoken};
+use crate::listen::{Subscription, channel, spoken};
 use crate::pool::Pool;
 use crate::row::{Columns, Found, get, to_sql_time};
 use crate::statements::Statements;
@@ -65,7 +65,7 @@ pub struct PostgresStore {
 
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
-    ear: Option<Arc<Ear>>,
+    subscription: Option<Arc<Subscription>>,
     pub(crate) statements: Statements,
     pub(crate) log: u32,
     retention: Duration,
@@ -139,7 +139,7 @@ impl PostgresStore {
 
     pub(crate) fn of(
         pool: Arc<Pool>,
-        ear: Option<Arc<Ear>>,
+        subscription: Option<Arc<Subscription>>,
         log: u32,
         retention: Duration,
         location: Arc<str>,
@@ -147,7 +147,7 @@ impl PostgresStore {
         let statements = Statements::of(&pool.dial.address.schema);
         let shared = Shared {
             pool,
-            ear,
+            subscription,
             statements,
             log,
             retention,
@@ -676,11 +676,11 @@ impl Store for PostgresStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let Some(ear) = &self.shared.ear else {
+            let Some(subscription) = &self.shared.subscription else {
                 let why = "the store's URL has listen=none, so it has no wake channel";
                 return Err(self.named(Error::new(ErrorKind::Unsupported, why), "listen", None));
             };
-            let listener = ear.listen(client, Deadline::after(within)).await;
+            let listener = subscription.listen(client, Deadline::after(within)).await;
             listener.map_err(|fault| self.named(fault.error, "listen", None))
         })
     }
@@ -710,7 +710,7 @@ impl Store for PostgresStore {
 
     fn capability(&self) -> Capability {
         let mut capability = Capability::ALL;
-        capability.wake = self.shared.ear.is_some();
+        capability.wake = self.shared.subscription.is_some();
         capability
     }
 
@@ -726,6 +726,9 @@ impl PostgresStore {
     }
 
     pub(crate) fn ear_trouble(&self) -> Option<Result<(), Error>> {
-        self.shared.ear.as_ref().map(|ear| ear.trouble().map_or(Ok(()), Err))
+        self.shared
+            .subscription
+            .as_ref()
+            .map(|subscription| subscription.trouble().map_or(Ok(()), Err))
     }
 }

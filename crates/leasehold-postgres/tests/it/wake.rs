@@ -39,8 +39,9 @@ async fn the_clients_of_a_process_share_a_connection_that_is_opened_again_when_i
     let url = format!("{}?create=yes", server.url());
     let (one, two) = (store_at(&url).await, store_at(&url).await);
     let session = session(&server).await;
-    let ears = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-listen'";
-    let count = async || session.query_one(ears, &[]).await.unwrap().get::<_, i64>(0);
+    let subscriptions =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-listen'";
+    let count = async || session.query_one(subscriptions, &[]).await.unwrap().get::<_, i64>(0);
     assert_eq!(count().await, 0, "nobody waits yet");
     let clients = [ClientId::generate().unwrap(), ClientId::generate().unwrap()];
     let mut first = one.listen(clients[0], WITHIN).await.unwrap();
