@@ -1,10 +1,12 @@
 //! `hold --background`: a lock from one line of a script to its end.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use leasehold_testkit::process::TestProcess;
 use leasehold_testkit::server::RedisServer;
 use rustix::process::{Pid, Signal};
 
@@ -122,6 +124,28 @@ fn nothing_of_the_script_stays_open() {
         \"$0\" run other -n -q -- true; echo $?";
     let done = run(&site, line).expect(0);
     assert_eq!(done.stdout, "1\n1\n75\n", "{done:?}");
+}
+
+#[test]
+fn nothing_of_the_script_is_open_once_the_front_can_end() {
+    let site = Site::embedded();
+    let mut script = site.start(["hold", "other", "--ignore-stdin"]);
+    script.line();
+    // In a pipe that is full the front is held up just before its end.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while (&writer).write(&[0; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let script = script.pid().to_string();
+    let mut front = site.command(["hold", "k", "--while-pid", &script, "--background"]);
+    front.stdout(writer).stderr(Stdio::piped());
+    let front = TestProcess::spawn(front).unwrap();
+    let pid = front.pid();
+    let back = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    until("the front has its back", || !back().is_empty());
+    let back = back().trim().to_owned();
+    let error = || fs::read_link(format!("/proc/{back}/fd/2")).unwrap_or_default();
+    until("its standard error is left", || error() == Path::new("/dev/null"));
 }
 
 #[test]

@@ -139,12 +139,16 @@ pub(super) fn not_read() -> Failure {
 
 /// Ends the output, and returns once the front has passed it on.
 ///
+/// Standard error is left before the front can go on: from then on a script may wait for its end
+/// while this process is stopped.
+///
 /// # Errors
 ///
 /// When the front has ended without.
 pub(super) async fn passed_on() -> Outcome<()> {
     let ask = async {
         let socket = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?);
+        leave_output();
         (&socket).write_all(&[ALL])?;
         socket.shutdown(std::net::Shutdown::Write)?;
         socket.set_nonblocking(true)?;
@@ -168,7 +172,7 @@ pub(super) async fn passed_on() -> Outcome<()> {
 
 /// Leaves standard output and error to those who wait for their end. An error file stays open,
 /// since it has no waiting reader.
-pub(super) fn leave_output() {
+fn leave_output() {
     output::flush();
     if let Ok(null) = null() {
         rustix::stdio::dup2_stdout(null.as_fd()).ok();

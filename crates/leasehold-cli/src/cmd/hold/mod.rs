@@ -422,7 +422,6 @@ async fn announce(leases: &Leases, args: &Hold) -> Outcome<()> {
     }
     if args.background {
         background::passed_on().await?;
-        background::leave_output();
     }
     Ok(())
 }
