@@ -11,7 +11,7 @@ const SUBJECT_MAX: usize = 72;
 /// What a subject begins with. Several may stand together, separated by a comma and a blank.
 const AREAS: &[&str] = &[
     "core", "clock", "client", "embedded", "postgres", "redis", "quorum", "testkit", "cli",
-    "bench", "xtask", "sim", "docs", "ci", "deps", "all",
+    "bench", "xtask", "sim", "python", "docs", "ci", "deps", "all",
 ];
 
 /// The faults in the messages of the commits since [`SINCE`]. `Err` if that commit is missing, as

@@ -58,6 +58,7 @@ fn purpose<'a>(name: &str, text: &'a str) -> Option<&'a str> {
 /// Whether it is a file below `src` of a crate, or of xtask.
 fn is_source(name: &str) -> bool {
     let below = name.starts_with("xtask/src/")
+        || name.starts_with("bindings/python/src/")
         || name.strip_prefix("crates/").is_some_and(|rest| rest.contains("/src/"));
     below && (name.ends_with(".rs") || name.ends_with(".lua"))
 }

@@ -24,6 +24,13 @@ const READ_BY: &[&str] =
 /// The one file that turns the words of other programs into reasons.
 const CLASSIFIES: &str = "crates/leasehold-redis/src/classify.rs";
 
+/// What takes the lock of Python's interpreter. Split, so that this file passes.
+const TAKES_INTERPRETER: &[&str] =
+    &[concat!("Python::att", "ach("), concat!("Python::try_att", "ach("), concat!("with_", "gil(")];
+
+/// The one file that takes it, on Python's own threads.
+const CALLS_PYTHON: &str = "bindings/python/src/calls.rs";
+
 /// Files that are read, by the end of their name.
 const TEXT: &[&str] = &["rs", "toml", "md", "lua", "sh", "yml", "yaml", "tla", "cfg"];
 
@@ -132,6 +139,12 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
                 "{at}: decides by the words of an error; branch on its `reason()` or `kind()`"
             ));
         }
+        if name != CALLS_PYTHON && TAKES_INTERPRETER.iter().any(|takes| code.contains(takes)) {
+            findings.errors.push(format!(
+                "{at}: takes the interpreter's lock; only {CALLS_PYTHON} may, since a thread of \
+                 leasehold that waits for it renews no lease"
+            ));
+        }
         if !may_read_words && names_a_document(code) {
             findings.errors.push(format!("{at}: a message names a file that its reader lacks"));
         }
@@ -194,6 +207,13 @@ mod tests {
         assert_eq!(found("crates/a/src/b.rs", &format!("assert!({decides}")), 0);
         assert_eq!(found("crates/a/tests/it/b.rs", &decides), 0);
         assert_eq!(found(CLASSIFIES, &decides), 0);
+    }
+
+    #[test]
+    fn one_file_takes_the_interpreters_lock() {
+        let code = format!("    {}|py| wake(py));\n", TAKES_INTERPRETER[0]);
+        assert_eq!(inspected("bindings/python/src/bell.rs", &code).errors.len(), 1);
+        assert_eq!(inspected(CALLS_PYTHON, &code), Findings::default());
     }
 
     #[test]

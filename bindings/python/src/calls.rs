@@ -1,0 +1,225 @@
+//! Calls between Python and leasehold: waits, and messages to a thread of Python.
+//!
+//! This is the only file that takes the interpreter's lock, and it does so on Python's own threads
+//! alone. A thread of leasehold that waited for it would renew no lease meanwhile.
+
+use std::ffi::CString;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Result};
+use pyo3::IntoPyObjectExt as _;
+use pyo3::exceptions::PyResourceWarning;
+use pyo3::prelude::*;
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::awaiting::Waiting;
+use crate::client;
+use crate::convert::raising;
+use crate::process::{PerProcess, driver};
+use crate::wait::{self, Signal};
+
+/// How long the end of the interpreter waits for threads that wait.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many log events may wait for the thread that writes them.
+const LOGS_WAITING: usize = 10_000;
+
+/// Who calls: a thread, which waits, or a task of an event loop, which awaits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Face {
+    Threads,
+    Tasks,
+}
+
+impl Face {
+    /// Carries out an operation, and makes Python's value of its outcome.
+    pub(crate) fn run<T: Send + 'static>(
+        self,
+        py: Python<'_>,
+        operation: impl Future<Output = Result<T>> + Send + 'static,
+        give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
+        match self {
+            Self::Threads => give(py, wait(py, operation)?.map_err(raising(py))?),
+            Self::Tasks => Waiting::new(operation, give).into_py_any(py),
+        }
+    }
+}
+
+/// Makes Python's value of a value that has one.
+pub(crate) fn plain<T>(py: Python<'_>, value: T) -> PyResult<Py<PyAny>>
+where
+    T: for<'py> IntoPyObject<'py>,
+{
+    value.into_py_any(py)
+}
+
+/// Makes `None` of an outcome without a value.
+pub(crate) fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
+/// What this process knows of its end.
+#[derive(Debug, Default)]
+struct End {
+    is_near: AtomicBool,
+    waiting: AtomicUsize,
+}
+
+fn end_of_process() -> &'static End {
+    static END: PerProcess<End> = PerProcess::new();
+    END.get_or(End::default)
+}
+
+/// A thread that waits without the interpreter's lock.
+struct Waits(&'static End);
+
+impl Waits {
+    fn begin() -> Result<Self> {
+        let end = end_of_process();
+        end.waiting.fetch_add(1, Ordering::SeqCst);
+        let this = Self(end);
+        if end.is_near.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "the interpreter is ending"));
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits in this thread, without the interpreter's lock, until a future is done. A signal's handler
+/// that raises ends the wait: the future is dropped.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T>> + Send,
+) -> PyResult<Result<T>> {
+    let driver = driver().map_err(raising(py))?;
+    let mut future = pin!(future);
+    let signal = Signal::of_this_thread();
+    let waker = Waker::from(Arc::clone(&signal));
+    // What needs no wait is done with the lock: to let go of it costs more than most of that.
+    let first = wait::poll(driver, future.as_mut(), &waker);
+    let output = match first {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => {
+            let waits = Waits::begin().map_err(raising(py))?;
+            let output = py.detach(|| {
+                wait::until_ready(driver, future.as_mut(), &signal, &waker, check_signals)
+            });
+            drop(waits);
+            output
+        }
+    };
+    drop(waker);
+    signal.put_back();
+    output
+}
+
+fn check_signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
+}
+
+/// Warns of a guard that was never released. It may be called while an exception is on its way.
+pub(crate) fn warn_of_forgotten(key: &str) {
+    if end_of_process().is_near.load(Ordering::SeqCst) {
+        return;
+    }
+    Python::attach(|py| {
+        let raised = PyErr::take(py);
+        let words = format!("the guard of {key:?} was never released; leave it by `with`");
+        if let Ok(words) = CString::new(words) {
+            let category = py.get_type::<PyResourceWarning>();
+            if let Err(error) = PyErr::warn(py, &category, &words, 1) {
+                error.write_unraisable(py, None);
+            }
+        }
+        if let Some(raised) = raised {
+            raised.restore(py);
+        }
+    });
+}
+
+/// A message to the thread `leasehold-calls`.
+#[derive(Debug)]
+pub(crate) enum Call {
+    /// The guard with this number has lost its lease.
+    Lost(u64),
+    /// A log event: its level as `logging` counts, its target, and its text.
+    Log(u8, &'static str, String),
+    End,
+}
+
+#[derive(Debug)]
+struct Queue {
+    sender: UnboundedSender<Call>,
+    receiver: Mutex<UnboundedReceiver<Call>>,
+    logs: AtomicUsize,
+    dropped: AtomicUsize,
+}
+
+fn queue() -> &'static Queue {
+    static QUEUE: PerProcess<Queue> = PerProcess::new();
+    QUEUE.get_or(|| {
+        let (sender, receiver) = unbounded_channel();
+        let receiver = Mutex::new(receiver);
+        Queue { sender, receiver, logs: AtomicUsize::new(0), dropped: AtomicUsize::new(0) }
+    })
+}
+
+/// Tells the thread `leasehold-calls`. Blocks never; any thread may call it.
+pub(crate) fn tell(call: Call) {
+    let queue = queue();
+    if matches!(call, Call::Log(..)) && queue.logs.fetch_add(1, Ordering::AcqRel) >= LOGS_WAITING {
+        queue.logs.fetch_sub(1, Ordering::AcqRel);
+        queue.dropped.fetch_add(1, Ordering::AcqRel);
+        return;
+    }
+    // The receiver lives as long as the process.
+    queue.sender.send(call).ok();
+}
+
+/// The next call for the thread `leasehold-calls`; `None` at the end.
+#[pyfunction]
+pub(crate) fn next_call(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let queue = queue();
+    let next = wait(py, async { Ok(queue.receiver.lock().await.recv().await) })?;
+    match next.map_err(raising(py))? {
+        Some(Call::Lost(number)) => plain(py, ("lost", number)),
+        Some(Call::Log(level, target, text)) => {
+            queue.logs.fetch_sub(1, Ordering::AcqRel);
+            let dropped = queue.dropped.swap(0, Ordering::AcqRel);
+            plain(py, ("log", level, target, text, dropped))
+        }
+        Some(Call::End) | None => Ok(py.None()),
+    }
+}
+
+/// Called once, at the end of the interpreter: closes all clients, and has all waits end while
+/// their threads can still take the interpreter's lock.
+#[pyfunction]
+pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    let closed = if client::any() { wait(py, client::close_all())? } else { Ok(()) };
+    let end = end_of_process();
+    end.is_near.store(true, Ordering::SeqCst);
+    tell(Call::End);
+    py.detach(|| {
+        let mut slept = Duration::ZERO;
+        let pause = Duration::from_millis(1);
+        while end.waiting.load(Ordering::SeqCst) > 0 && slept < END_WITHIN {
+            thread::sleep(pause);
+            slept = slept.saturating_add(pause);
+        }
+    });
+    closed.map_err(raising(py))
+}

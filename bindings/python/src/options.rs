@@ -1,0 +1,107 @@
+//! Reads options from keyword arguments.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Fairness, LockOptions, Result, WaitLimit};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::convert::raising;
+
+/// A length of time: a number of seconds, or a `timedelta`.
+#[derive(FromPyObject)]
+pub(crate) enum Seconds {
+    #[pyo3(annotation = "float")]
+    Number(f64),
+    #[pyo3(annotation = "timedelta")]
+    Delta(Duration),
+}
+
+impl Seconds {
+    pub(crate) fn length(self) -> Result<Duration> {
+        match self {
+            Self::Number(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
+                let why = format!("{seconds} is no length of time; give seconds from 0 on");
+                Error::new(ErrorKind::Config, why)
+            }),
+            Self::Delta(length) => Ok(length),
+        }
+    }
+}
+
+pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    seconds(value)?.length().map_err(raising(value.py()))
+}
+
+fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+    match value.extract() {
+        // A negative `timedelta` is no `Duration`, though it is of the right type.
+        Err(_) if !value.is_instance_of::<PyString>() && value.hasattr("total_seconds")? => {
+            Ok(Seconds::Number(value.call_method0("total_seconds")?.extract()?))
+        }
+        read => read,
+    }
+}
+
+/// A length that may be `None`.
+pub(crate) fn limit(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
+    value.map(length).transpose()
+}
+
+/// Reads a keyword that some kinds of locks have; returns whether it is one.
+pub(crate) type Own<'a> = &'a mut dyn FnMut(&str, &Bound<'_, PyAny>) -> PyResult<bool>;
+
+/// The options in keyword arguments. `own` reads those that not all kinds have.
+pub(crate) fn read(
+    keywords: Option<&Bound<'_, PyDict>>,
+    whose: &str,
+    own: Own<'_>,
+) -> PyResult<LockOptions> {
+    let mut options = LockOptions::new();
+    for (name, value) in keywords.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let is_none = value.is_none();
+        options = match name.as_str() {
+            "ttl" => options.ttl(length(&value)?),
+            "owner" => options.owner(value.extract::<String>()?),
+            "metadata" => options.metadata(value.extract::<String>()?),
+            "renew" => options.renew(value.extract()?),
+            "stop_grace" => options.stop_grace(length(&value)?),
+            "max_hold" => options.max_hold(limit((!is_none).then_some(&value))?),
+            "progress_within" => options.progress_within(limit((!is_none).then_some(&value))?),
+            "max_waiters" => options.max_waiters(value.extract::<Option<u32>>()?),
+            "fairness" => options.fairness(fairness(&value)?),
+            "give_up_early" => options.give_up_early(value.extract()?),
+            "wait_limit" => match limit((!is_none).then_some(&value))? {
+                Some(limit) => options.wait_limit(limit),
+                None => options.wait_limit(WaitLimit::Forever),
+            },
+            _ if own(&name, &value)? => options,
+            _ => {
+                let why = format!("{whose}() got an unexpected keyword argument '{name}'");
+                return Err(PyTypeError::new_err(why));
+            }
+        };
+    }
+    Ok(options)
+}
+
+/// For kinds without options of their own.
+pub(crate) fn none(_: &str, _: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(false)
+}
+
+fn fairness(value: &Bound<'_, PyAny>) -> PyResult<Fairness> {
+    match value.extract::<String>()?.as_str() {
+        "fifo" => Ok(Fairness::Fifo),
+        "barging" => Ok(Fairness::Barging),
+        _ => Err(refused(value, "fairness", "'fifo' or 'barging'")),
+    }
+}
+
+/// The error of a word that an option does not have.
+pub(crate) fn refused(value: &Bound<'_, PyAny>, option: &str, words: &str) -> PyErr {
+    let why = format!("{option} can't be {value}; give {words}");
+    raising(value.py())(Error::new(ErrorKind::Config, why))
+}
