@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// handoff: how long each holds the lock, in ms, separated by commas [default: 0]
     #[arg(long, value_delimiter = ',')]
     pub(crate) hold: Vec<u64>,
-    /// handoff: delay added to the connection each way, in ms [default: 0]
+    /// uncontended, handoff: delay added to the connection each way, in ms [default: 0]
     #[arg(long, default_value_t = 0)]
     pub(crate) delay: u64,
     /// Only these variants, separated by commas

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::bare::{Bare, Batches, Loaded, TTL_MS, token};
 use crate::cli::Args;
+use crate::delay::Delay;
 use crate::embedded_floor::{EmbeddedFloor, Word};
 use crate::meter::Meter;
 use crate::server::Server;
@@ -232,17 +233,20 @@ pub(crate) struct Turn {
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Uncontended> {
     let server = Server::start(args)?;
     let folder = tempfile::tempdir()?;
-    let bare = Bare::connect(&server.url()).await?;
+    let each_way = Duration::from_millis(args.delay);
+    let relay = (args.delay > 0).then(|| Delay::start(server.addr(), each_way)).transpose()?;
+    let url = relay.as_ref().map_or_else(|| server.url(), Delay::url);
+    let bare = Bare::connect(&url).await?;
     let (acquire, release) = (bare.set_and_count().await?, bare.compare_and_delete().await?);
-    let url = server.url();
-    let across = leasehold::driver()?.spawn(async move { Bare::connect(&url).await }).await??;
+    let far = url.clone();
+    let across = leasehold::driver()?.spawn(async move { Bare::connect(&far).await }).await??;
     let mut subjects = vec![
         (BARE, true, Subject::Bare { bare: bare.clone(), release: release.clone() }),
         (BARE_ACROSS, true, Subject::Bare { bare: across, release: release.clone() }),
-        ("leasehold", true, Subject::Library(Client::connect(server.url()).await?)),
+        ("leasehold", true, Subject::Library(Client::connect(url.as_str()).await?)),
         (BARE_FENCE, true, Subject::BareFence { bare: bare.clone(), acquire, release }),
         (FLOOR, true, Subject::Floor(Batches::load(bare).await?)),
-        ("rslock", true, Subject::Rslock(LockManager::new(vec![server.url()]))),
+        ("rslock", true, Subject::Rslock(LockManager::new(vec![url.clone()]))),
         ("flock", false, Subject::Flock(folder.path().join("flock"))),
         ("map", false, Subject::Map(Arc::default())),
     ];
