@@ -5,13 +5,12 @@
 
 use std::ffi::CString;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, ThreadId};
 
-use leasehold::{Error, ErrorKind, Result};
+use leasehold::Result;
 use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
@@ -23,9 +22,6 @@ use crate::client;
 use crate::convert::raising;
 use crate::process::{PerProcess, driver};
 use crate::wait::{self, Signal};
-
-/// How long the end of the interpreter waits for threads that wait.
-const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// How many log events may wait for the thread that writes them.
 const LOGS_WAITING: usize = 10_000;
@@ -65,36 +61,22 @@ pub(crate) fn nothing(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
 
-/// What this process knows of its end.
-#[derive(Debug, Default)]
-struct End {
-    is_near: AtomicBool,
-    waiting: AtomicUsize,
+/// The thread in which the interpreter ends, once it does.
+fn end_of_process() -> &'static OnceLock<ThreadId> {
+    static END: PerProcess<OnceLock<ThreadId>> = PerProcess::new();
+    END.get_or(OnceLock::new)
 }
 
-fn end_of_process() -> &'static End {
-    static END: PerProcess<End> = PerProcess::new();
-    END.get_or(End::default)
+/// Whether the interpreter ends in another thread. Only daemon threads are left then.
+fn ends_elsewhere() -> bool {
+    end_of_process().get().is_some_and(|ends| *ends != thread::current().id())
 }
 
-/// A thread that waits without the interpreter's lock.
-struct Waits(&'static End);
-
-impl Waits {
-    fn begin() -> Result<Self> {
-        let end = end_of_process();
-        end.waiting.fetch_add(1, Ordering::SeqCst);
-        let this = Self(end);
-        if end.is_near.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Closed, "the interpreter is ending"));
-        }
-        Ok(this)
-    }
-}
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+/// The end of a daemon thread: it stands still, as in the interpreter's own waits. An error would be
+/// printed. To take the lock could end the thread in the midst of Rust's frames.
+fn stand_still() -> ! {
+    loop {
+        thread::park();
     }
 }
 
@@ -104,6 +86,9 @@ pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     future: impl Future<Output = Result<T>> + Send,
 ) -> PyResult<Result<T>> {
+    if ends_elsewhere() {
+        py.detach(|| stand_still());
+    }
     let driver = driver().map_err(raising(py))?;
     let mut future = pin!(future);
     let signal = Signal::of_this_thread();
@@ -112,14 +97,13 @@ pub(crate) fn wait<T: Send>(
     let first = wait::poll(driver, future.as_mut(), &waker);
     let output = match first {
         Poll::Ready(output) => Ok(output),
-        Poll::Pending => {
-            let waits = Waits::begin().map_err(raising(py))?;
-            let output = py.detach(|| {
-                wait::until_ready(driver, future.as_mut(), &signal, &waker, check_signals)
-            });
-            drop(waits);
+        Poll::Pending => py.detach(|| {
+            let output = wait::until_ready(driver, future.as_mut(), &signal, &waker, check_signals);
+            if ends_elsewhere() {
+                stand_still();
+            }
             output
-        }
+        }),
     };
     drop(waker);
     signal.put_back();
@@ -132,7 +116,7 @@ fn check_signals() -> PyResult<()> {
 
 /// Warns of a guard that was never released. It may be called while an exception is on its way.
 pub(crate) fn warn_of_forgotten(key: &str) {
-    if end_of_process().is_near.load(Ordering::SeqCst) {
+    if end_of_process().get().is_some() {
         return;
     }
     Python::attach(|py| {
@@ -157,7 +141,6 @@ pub(crate) enum Call {
     Lost(u64),
     /// A log event: its level as `logging` counts, its target, and its text.
     Log(u8, &'static str, String),
-    End,
 }
 
 #[derive(Debug)]
@@ -189,7 +172,7 @@ pub(crate) fn tell(call: Call) {
     queue.sender.send(call).ok();
 }
 
-/// The next call for the thread `leasehold-calls`; `None` at the end.
+/// The next message to the thread `leasehold-calls`.
 #[pyfunction]
 pub(crate) fn next_call(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let queue = queue();
@@ -201,25 +184,15 @@ pub(crate) fn next_call(py: Python<'_>) -> PyResult<Py<PyAny>> {
             let dropped = queue.dropped.swap(0, Ordering::AcqRel);
             plain(py, ("log", level, target, text, dropped))
         }
-        Some(Call::End) | None => Ok(py.None()),
+        None => Ok(py.None()),
     }
 }
 
-/// Called once, at the end of the interpreter: closes all clients, and has all waits end while
-/// their threads can still take the interpreter's lock.
+/// Called once, at the end of the interpreter: closes all clients.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    // It is set once.
+    end_of_process().set(thread::current().id()).ok();
     let closed = if client::any() { wait(py, client::close_all())? } else { Ok(()) };
-    let end = end_of_process();
-    end.is_near.store(true, Ordering::SeqCst);
-    tell(Call::End);
-    py.detach(|| {
-        let mut slept = Duration::ZERO;
-        let pause = Duration::from_millis(1);
-        while end.waiting.load(Ordering::SeqCst) > 0 && slept < END_WITHIN {
-            thread::sleep(pause);
-            slept = slept.saturating_add(pause);
-        }
-    });
     closed.map_err(raising(py))
 }
