@@ -150,7 +150,11 @@ class _Settings(_Options, total=False):
     """Whether the client is closed at the end of the interpreter; it is by default."""
 
 class Lease:
-    """What the work under a lock needs to know. Sends no request unless it says so."""
+    """What the work under a lock needs to know, of threads and of tasks.
+
+    It sends no request, except for the methods whose result is Any: they wait in a `Guard`, and
+    are awaited in an `aio.Guard`.
+    """
 
     @property
     def key(self) -> str: ...
@@ -187,6 +191,12 @@ class Lease:
         """Notes how the work ended, for the log of the store. The first note counts."""
     def on_lost(self, call: Callable[[], object]) -> None:
         """Has `call` called once the lease is lost, on the thread `leasehold-calls`."""
+    def lost(self, timeout: _Seconds | None = None) -> Any: ...
+    def asked(self, timeout: _Seconds | None = None) -> Any: ...
+    def renew_to(self, ttl: _Seconds) -> Any: ...
+    def is_held_by_store(self) -> Any: ...
+    def release(self, *, cooldown: _Seconds | None = None) -> Any: ...
+    def detach(self) -> Any: ...
 
 class Guard(Lease):
     """A held lock. Leave it by `with` or `release()`.

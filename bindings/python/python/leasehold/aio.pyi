@@ -6,7 +6,7 @@ in a queue is given up, and a grant that was on its way is released.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
-from types import TracebackType
+from types import GenericAlias, TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, final
 
 import leasehold
@@ -109,6 +109,8 @@ class Acquiring(Coroutine[Any, Any, _G]):
     It sends nothing before that, and is for one await.
     """
 
+    @classmethod
+    def __class_getitem__(cls, key: Any) -> GenericAlias: ...
     def __await__(self) -> Generator[Any, None, _G]: ...
     def send(self, value: Any = None) -> Any: ...
     def throw(
