@@ -228,7 +228,15 @@ impl Await {
             let why = "this was awaited before; call its method again for another await";
             return Err(raising(py)(Error::new(ErrorKind::Misuse, why)));
         };
-        let hub = hub(py)?;
+        let driver = driver().map_err(raising(py))?;
+        let hub = match hub(py) {
+            Ok(hub) => hub,
+            // Where no loop runs, such as in the end of a generator, only a wait is refused.
+            Err(error) => match wait::poll(driver, running.as_mut(), Waker::noop()) {
+                Poll::Ready(outcome) => return outcome.map_err(raising(py))?(py).map(Step::Ready),
+                Poll::Pending => return Err(error),
+            },
+        };
         let hub = hub.get();
         let sleepers = hub.sleepers.get().map_err(raising(py))?;
         let place = match place {
@@ -243,7 +251,6 @@ impl Await {
                 Place { bell, sleepers: Arc::downgrade(sleepers), number, waker }
             }
         };
-        let driver = driver().map_err(raising(py))?;
         match wait::poll(driver, running.as_mut(), &place.waker) {
             Poll::Ready(outcome) => {
                 locked().0 = State::Over;

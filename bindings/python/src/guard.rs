@@ -7,10 +7,11 @@ use leasehold::{
     Cooldown, Error, ErrorKind, HeldLease, HeldLeases, MultiGuard, NotChanged, OnceGuard,
     ReadGuard, ReentrantGuard, Result, SemaphoreGuard, WriteGuard,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyGeneratorExit, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::awaiting::{Waiting, Watch};
 use crate::calls::{self, Call, Face, nothing, plain};
@@ -509,6 +510,17 @@ impl Lease {
         self.face.run(py, Arc::clone(&self.slot).detach(self.slot.take()), plain)
     }
 
+    /// A call on a loss often has the guard: the collector finds such a circle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Only a method that runs at this moment has it locked, and so it is in use.
+        let Ok(calls) = self.calls.try_lock() else { return Ok(()) };
+        calls.iter().try_for_each(|call| visit.call(call))
+    }
+
+    fn __clear__(&self) {
+        self.forget_calls();
+    }
+
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let this = slf.get();
         let state = match this.slot.view() {
@@ -603,6 +615,10 @@ impl AGuard {
         let watch = slf.get().0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let told = watch.map(|watch| watch.end(py, raised.as_ref())).transpose()?.flatten();
         lease.forget_calls();
+        if raised.as_ref().is_some_and(|raised| raised.is_instance_of::<PyGeneratorExit>()) {
+            // A coroutine that is closed can't wait: it goes on in the background.
+            drop(lease.slot.take());
+        }
         let release = (!lease.slot.is_over()).then(|| lease.slot.release(None));
         let release = async move {
             let released = match release {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Error, ErrorKind, Fairness, LockOptions, Result, WaitLimit};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyDict;
 
 use crate::convert::raising;
 
@@ -35,12 +35,16 @@ pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
 }
 
 fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    match value.extract() {
-        // A negative `timedelta` is no `Duration`, though it is of the right type.
-        Err(_) if !value.is_instance_of::<PyString>() && value.hasattr("total_seconds")? => {
-            Ok(Seconds::Number(value.call_method0("total_seconds")?.extract()?))
+    if let Ok(seconds) = value.extract() {
+        return Ok(seconds);
+    }
+    // A negative `timedelta` is of the right type, though no `Duration` can be made of it.
+    match value.getattr("total_seconds").and_then(|read| read.call0()?.extract()) {
+        Ok(seconds) => Ok(Seconds::Number(seconds)),
+        Err(_) => {
+            let why = format!("a length of time is seconds or a timedelta, not {value:?}");
+            Err(PyTypeError::new_err(why))
         }
-        read => read,
     }
 }
 
