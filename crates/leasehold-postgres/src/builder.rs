@@ -24,24 +24,33 @@ pub struct PostgresStoreBuilder {
     log: u32,
     retention: Option<Duration>,
     create: bool,
+    table_alone: bool,
 }
 
 impl fmt::Debug for PostgresStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { password, timeout, log, retention, create } = self;
+        let Self { password, timeout, log, retention, create, table_alone } = self;
         f.debug_struct("PostgresStoreBuilder")
             .field("password", &password.as_ref().map(|_| "***"))
             .field("timeout", timeout)
             .field("log", log)
             .field("fence_retention", retention)
             .field("create", create)
+            .field("table_alone", table_alone)
             .finish()
     }
 }
 
 impl PostgresStoreBuilder {
     pub(crate) const fn new() -> Self {
-        Self { password: None, timeout: DEFAULT_TIMEOUT, log: 0, retention: None, create: false }
+        Self {
+            password: None,
+            timeout: DEFAULT_TIMEOUT,
+            log: 0,
+            retention: None,
+            create: false,
+            table_alone: false,
+        }
     }
 
     /// The password, unless the URL has one or a `password_file`.
@@ -81,6 +90,13 @@ impl PostgresStoreBuilder {
     /// `create=yes` or `create=no`.
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Whether each operation is a step of the lock table, also where a function in the database would take less. For
+    /// tests and measurements: both ways mean the same.
+    pub const fn table_alone(mut self, table_alone: bool) -> Self {
+        self.table_alone = table_alone;
         self
     }
 
@@ -127,9 +143,9 @@ impl PostgresStoreBuilder {
             Listen::Here => Some(address.clone()),
             Listen::At(other) => Some((**other).clone()),
         };
-        let timeout = self.timeout;
+        let (timeout, table_alone) = (self.timeout, self.table_alone);
         let pool = Arc::new(Pool::new(Dial { address, timeout })?);
         let subscription = listen.map(|address| Subscription::of(Dial { address, timeout }, &pool));
-        Ok(PostgresStore::of(pool, subscription, log, retention, location))
+        Ok(PostgresStore::of(pool, subscription, log, retention, location, table_alone))
     }
 }

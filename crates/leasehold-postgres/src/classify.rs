@@ -40,6 +40,8 @@ pub(crate) enum Next {
     Fail,
     /// The statement was undone, since another transaction came first: the same again may succeed.
     Again,
+    /// Another transaction keeps the row locked.
+    Locked,
     /// This connection is of no use any more.
     Reconnect,
     /// The tables are not there.
@@ -51,6 +53,13 @@ pub(crate) enum Next {
 pub(crate) struct Fault {
     pub(crate) error: Error,
     pub(crate) next: Next,
+}
+
+impl Fault {
+    /// The same, with what is known of the statement's effect.
+    pub(crate) fn with_effect(self, effect: Effect) -> Self {
+        Self { error: self.error.with_effect(effect), ..self }
+    }
 }
 
 impl From<Error> for Fault {
@@ -130,7 +139,8 @@ fn refused(said: &DbError, was_sent: bool) -> Fault {
     let said = format!("{message} (SQLSTATE {code})");
     match code {
         "40001" | "40P01" => fault(ErrorKind::Unavailable, Some(Reason::Busy), said, Next::Again),
-        "55P03" | "57014" => fault(ErrorKind::Unavailable, Some(Reason::Busy), said, Next::Fail),
+        "55P03" => fault(ErrorKind::Unavailable, Some(Reason::Busy), said, Next::Locked),
+        "57014" => fault(ErrorKind::Unavailable, Some(Reason::Busy), said, Next::Fail),
         "28P01" | "28000" => {
             fault(ErrorKind::Denied, Some(Reason::WrongPassword), said, Next::Fail)
         }

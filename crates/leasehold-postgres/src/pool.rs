@@ -1,9 +1,11 @@
 //! The connections of a store, which live on the process's own thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::{join, try_join3};
 use leasehold_clock::Driver;
 use leasehold_core::{Effect, Error, ErrorKind, Reason, Result, escape};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
@@ -22,6 +24,9 @@ pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 /// A connection that was silent for this long, with a request under way, is replaced.
 const SILENT: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// The server ends a transaction that waits for a row, or for its client, for longer.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; \
+    SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -143,16 +148,110 @@ pub(crate) struct Pool {
     pub(crate) dial: Arc<Dial>,
     pub(crate) driver: Driver,
     slots: Vec<Slot>,
+    /// One more, for transactions of several statements, one at a time.
+    alone: Slot,
+    turn: Arc<Mutex<()>>,
+    /// Whether the first transaction succeeded.
+    begins: OnceLock<bool>,
+}
+
+/// A transaction of several statements. Unless it is ended, its connection is: the server then undoes it.
+pub(crate) struct Transaction {
+    _turn: OwnedMutexGuard<()>,
+    slot: Slot,
+    link: Arc<Link>,
+    ended: bool,
+}
+
+impl Transaction {
+    /// Carries its last statement out, and commits.
+    pub(crate) async fn commit(
+        mut self,
+        sql: &str,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Row>, Fault> {
+        let client = &self.link.client;
+        let both = join(client.query_typed(sql, params), client.batch_execute("COMMIT"));
+        let outcome = timeout_at(deadline.at, both).await;
+        let (answer, committed) = outcome.map_err(|_| deadline.missed(Effect::Unknown))?;
+        let rows = answer.map_err(|error| judge(&error, true))?;
+        committed.map_err(|error| judge(&error, true))?;
+        self.ended = true;
+        Ok(rows)
+    }
+
+    /// Ends it without another statement. Nothing depends on the answer.
+    pub(crate) fn end(mut self) {
+        self.ended = self.link.client.batch_execute("COMMIT").now_or_never().is_none();
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        // Only callers with the turn use this connection.
+        if !self.ended
+            && let Ok(mut slot) = self.slot.try_lock()
+        {
+            *slot = None;
+        }
+    }
 }
 
 impl Pool {
     pub(crate) fn new(dial: Dial) -> Result<Self> {
         let slots = (0..dial.address.connections.max(1)).map(|_| Slot::default()).collect();
-        Ok(Self { dial: Arc::new(dial), driver: Driver::current()?, slots })
+        let (dial, driver) = (Arc::new(dial), Driver::current()?);
+        let (alone, turn, begins) = (Slot::default(), Arc::default(), OnceLock::new());
+        Ok(Self { dial, driver, slots, alone, turn, begins })
     }
 
-    /// The connection for a name with this hash, made if it is not there.
-    async fn link(&self, hash: u64, deadline: Deadline) -> Result<(Slot, Arc<Link>), Fault> {
+    /// Whether transactions of several statements are possible: not through a pooler by statement.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.begins.get().copied().unwrap_or(true)
+    }
+
+    /// Begins a transaction with two statements, and returns the rows of the second.
+    pub(crate) async fn begin(
+        &self,
+        [first, second]: [&str; 2],
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<(Transaction, Vec<Row>), Fault> {
+        let missed = || deadline.missed(Effect::NotApplied);
+        let waiting = timeout_at(deadline.at, Arc::clone(&self.turn).lock_owned());
+        let turn = waiting.await.map_err(|_| missed())?;
+        let begun = async {
+            let link = self.link(&self.alone, deadline).await?;
+            let slot = Arc::clone(&self.alone);
+            let begun = Transaction { _turn: turn, slot, link, ended: false };
+            let client = &begun.link.client;
+            let all = try_join3(
+                client.batch_execute(BEGIN),
+                client.query_typed(first, params),
+                client.query_typed(second, params),
+            );
+            let answers = timeout_at(deadline.at, all).await.map_err(|_| missed())?;
+            let (_, _, rows) = answers.map_err(|error| judge(&error, true))?;
+            Ok((begun, rows))
+        };
+        let begun: Result<_, Fault> = begun.await;
+        let refused = begun.as_ref().is_err_and(|fault| fault.next == Next::Reconnect);
+        if begun.is_ok() || refused {
+            self.begins.get_or_init(|| begun.is_ok());
+        }
+        begun.map_err(|fault| fault.with_effect(Effect::NotApplied))
+    }
+
+    /// Where the connection for a name with this hash is.
+    fn slot(&self, hash: u64) -> &Slot {
+        let count = u64::try_from(self.slots.len()).unwrap_or(1);
+        let at = usize::try_from(hash % count).unwrap_or_default();
+        self.slots.get(at).unwrap_or(&self.alone)
+    }
+
+    /// The connection of this slot, made if it is not there.
+    async fn link(&self, slot: &Slot, deadline: Deadline) -> Result<Arc<Link>, Fault> {
         if tokio::runtime::Handle::try_current().is_err() {
             let why = "a PostgreSQL store works inside a tokio runtime only";
             return Err(Error::new(ErrorKind::Misuse, why).into());
@@ -161,21 +260,17 @@ impl Pool {
             let why = "the store was made before a fork; make one in the child";
             return Err(Error::new(ErrorKind::Misuse, why).into());
         }
-        let count = u64::try_from(self.slots.len()).unwrap_or(1);
-        let at = usize::try_from(hash % count).unwrap_or_default();
-        let slot = self.slots.get(at).map(Arc::clone).unwrap_or_default();
         let unsent = || deadline.missed(Effect::NotApplied);
         let guard =
-            timeout_at(deadline.at, Arc::clone(&slot).lock_owned()).await.map_err(|_| unsent())?;
+            timeout_at(deadline.at, Arc::clone(slot).lock_owned()).await.map_err(|_| unsent())?;
         if let Some(link) = guard.as_ref().filter(|link| !link.client.is_closed()) {
-            let link = Arc::clone(link);
-            return Ok((slot, link));
+            return Ok(Arc::clone(link));
         }
         let (tell, told) = oneshot::channel();
         // It goes on without this caller, so callers that wait briefly don't start it again and again.
         self.driver.runtime().spawn(connect(Arc::clone(&self.dial), guard, tell));
         match timeout_at(deadline.at, told).await {
-            Ok(Ok(made)) => made.map(|link| (slot, link)),
+            Ok(Ok(made)) => made,
             Ok(Err(_)) | Err(_) => Err(unsent()),
         }
     }
@@ -188,7 +283,8 @@ impl Pool {
         params: &[Param<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Row>, Fault> {
-        let (slot, link) = self.link(hash, deadline).await?;
+        let slot = self.slot(hash);
+        let link = self.link(slot, deadline).await?;
         let outcome = timeout_at(deadline.at, link.client.query_typed(sql, params)).await;
         let now_ms = || u64::try_from(link.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         match outcome {
@@ -200,14 +296,14 @@ impl Pool {
                 link.answered_ms.store(now_ms(), Ordering::Relaxed);
                 let fault = judge(&error, true);
                 if fault.next == Next::Reconnect {
-                    replace(&slot, &link).await;
+                    replace(slot, &link).await;
                 }
                 Err(fault)
             }
             Err(_) => {
                 let silent_ms = now_ms().saturating_sub(link.answered_ms.load(Ordering::Relaxed));
                 if Duration::from_millis(silent_ms) >= SILENT {
-                    replace(&slot, &link).await;
+                    replace(slot, &link).await;
                 }
                 Err(deadline.missed(Effect::Unknown))
             }
@@ -216,7 +312,7 @@ impl Pool {
 
     /// Carries several statements out in one transaction, without parameters.
     pub(crate) async fn batch(&self, sql: &str, deadline: Deadline) -> Result<(), Fault> {
-        let (_, link) = self.link(0, deadline).await?;
+        let link = self.link(self.slot(0), deadline).await?;
         match timeout_at(deadline.at, link.client.batch_execute(sql)).await {
             Ok(outcome) => outcome.map_err(|error| judge(&error, true)),
             Err(_) => Err(deadline.missed(Effect::Unknown)),

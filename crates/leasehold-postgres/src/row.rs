@@ -75,7 +75,7 @@ pub(crate) fn to_sql_time(at: StoreTime) -> SystemTime {
     UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
 }
 
-fn time(at: SystemTime) -> StoreTime {
+pub(crate) fn time(at: SystemTime) -> StoreTime {
     let us = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     StoreTime::from_micros(u64::try_from(us).unwrap_or(u64::MAX))
 }

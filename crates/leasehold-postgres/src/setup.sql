@@ -69,37 +69,22 @@ BEGIN
     now := clock_timestamp();
 END $$;
 
--- Writes locks if they are all as they were read. 1: written, 0: one has changed, 2: too late, 3: another
--- transaction keeps a row locked. It waits for no row: a connection serves many locks.
+-- Writes locks if they are all as they were read. 1: written, 0: one has changed, or another client changes it now,
+-- 2: too late, 3: a transaction that works under a lock keeps a grant out. It waits for no row: a connection serves many
+-- locks.
 CREATE OR REPLACE FUNCTION leasehold.write_1(
     p_epoch int, p_not_after timestamptz, p_longest bigint, p_names text[], p_olds bigint[], p_versions bigint[],
     p_grants bool[], p_used timestamptz[], p_fence bigint[], p_holders int[], p_waiters int[], p_owner text[],
     p_metadata text[], p_granted timestamptz[], p_renewed timestamptz[], p_fences int[], p_holds int[], p_token uuid[],
     p_released uuid[], p_ended bytea[], p_entry bytea[]
 ) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE wrote bool := false;
+DECLARE outcome int;
 BEGIN
     IF p_not_after < clock_timestamp() THEN RETURN 2; END IF;
     PERFORM FROM leasehold.alive a WHERE a.id = 1 AND a.epoch = p_epoch;
     IF NOT FOUND THEN RETURN 0; END IF;
     FOR i IN 1 .. cardinality(p_names) LOOP
-        CONTINUE WHEN p_olds[i] IS NULL;
-        -- A grant waits for transactions that hold the lock's row by FOR KEY SHARE; nothing else does.
-        IF p_grants[i] THEN
-            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i] FOR UPDATE SKIP LOCKED;
-        ELSE
-            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i]
-                FOR NO KEY UPDATE SKIP LOCKED;
-        END IF;
-        IF NOT FOUND THEN
-            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i];
-            RETURN CASE WHEN FOUND THEN 3 ELSE 0 END;
-        END IF;
-    END LOOP;
-    IF p_longest IS NOT NULL THEN
-        UPDATE leasehold.meta m SET longest_ttl = p_longest WHERE m.id = 1 AND m.longest_ttl < p_longest;
-    END IF;
-    FOR i IN 1 .. cardinality(p_names) LOOP
+        outcome := 0;
         IF p_olds[i] IS NULL THEN
             INSERT INTO leasehold.lock (name, version, used_until, last_fence, holders, waiters, owner, metadata,
                 granted_at, renewed_at, fences, holds, token, released, ended, entry)
@@ -107,20 +92,133 @@ BEGIN
                 p_metadata[i], p_granted[i], p_renewed[i], p_fences[i], p_holds[i], p_token[i], p_released[i],
                 p_ended[i], p_entry[i])
             ON CONFLICT DO NOTHING;
-            IF NOT FOUND THEN
-                IF NOT wrote THEN RETURN 0; END IF;
-                RAISE EXCEPTION 'lock % has changed since it was read', p_names[i] USING ERRCODE = '40001';
-            END IF;
+        -- A grant waits for transactions that hold the lock's row by FOR KEY SHARE; nothing else does.
+        ELSIF p_grants[i] THEN
+            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i] FOR UPDATE SKIP LOCKED;
         ELSE
-            UPDATE leasehold.lock l SET version = p_versions[i], used_until = p_used[i], last_fence = p_fence[i],
-                holders = p_holders[i], waiters = p_waiters[i], owner = p_owner[i], metadata = p_metadata[i],
-                granted_at = p_granted[i], renewed_at = p_renewed[i], fences = p_fences[i], holds = p_holds[i],
-                token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i], gone = NULL
-            WHERE l.name = p_names[i];
+            PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i]
+                FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
-        wrote := true;
+        IF NOT FOUND THEN
+            IF p_grants[i] THEN
+                PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.version = p_olds[i]
+                    FOR NO KEY UPDATE SKIP LOCKED;
+                IF FOUND THEN outcome := 3; END IF;
+            END IF;
+            -- An exception would undo this too, but it would be an error in the server's log.
+            DELETE FROM leasehold.lock l WHERE l.name = ANY (p_names[1 : i - 1]) AND l.version = ANY (p_versions);
+            RETURN outcome;
+        END IF;
+    END LOOP;
+    IF p_longest IS NOT NULL THEN
+        UPDATE leasehold.meta m SET longest_ttl = p_longest WHERE m.id = 1 AND m.longest_ttl < p_longest;
+    END IF;
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        UPDATE leasehold.lock l SET version = p_versions[i], used_until = p_used[i], last_fence = p_fence[i],
+            holders = p_holders[i], waiters = p_waiters[i], owner = p_owner[i], metadata = p_metadata[i],
+            granted_at = p_granted[i], renewed_at = p_renewed[i], fences = p_fences[i], holds = p_holds[i],
+            token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i], gone = NULL
+        WHERE l.name = p_names[i] AND p_olds[i] IS NOT NULL;
     END LOOP;
     RETURN 1;
+END $$;
+
+-- Takes locks without a queue that are free, or whose lease has expired. One row for each name: with the version that
+-- was asked for if the lock was taken, else as read_1 has it. It waits for no row.
+CREATE OR REPLACE FUNCTION leasehold.take_1(
+    p_not_after timestamptz, p_names text[], p_versions bigint[], p_tokens uuid[], p_ttls bigint[], p_fences int[],
+    p_holds int[], p_owner text[], p_metadata text[]
+) RETURNS TABLE (
+    now timestamptz, epoch int, grants_from timestamptz, forgotten bigint, longest_ttl bigint, version bigint,
+    used_until timestamptz, last_fence bigint, owner text, metadata text, granted_at timestamptz,
+    renewed_at timestamptz, fences int, holds int, gone bigint, token uuid, released uuid, ended bytea, entry bytea
+) LANGUAGE plpgsql AS $$
+DECLARE this int; longest bigint;
+BEGIN
+    SELECT a.epoch, m.longest_ttl INTO this, longest FROM leasehold.alive a, leasehold.meta m
+    WHERE a.id = 1 AND m.id = 1 AND a.grants_from <= clock_timestamp() AND p_not_after >= clock_timestamp();
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        -- As in write_1, a grant waits for transactions that hold the lock's row.
+        PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND p_ttls[i] <= longest
+            AND (l.token IS NULL OR l.used_until <= clock_timestamp()) AND l.last_fence < 1::bigint << 62
+            FOR UPDATE SKIP LOCKED;
+        now := clock_timestamp();
+        IF FOUND THEN
+            UPDATE leasehold.lock l SET version = p_versions[i],
+                used_until = now + p_ttls[i] * interval '1 microsecond', last_fence = (greatest((l.last_fence >> 12) + 1,
+                    ((extract(epoch FROM now) - 1577836800) * 1000000)::bigint) + p_fences[i] - 1) << 12 | this,
+                holders = 1, owner = p_owner[i], metadata = p_metadata[i], granted_at = now, renewed_at = now,
+                fences = p_fences[i], holds = p_holds[i], token = p_tokens[i], released = NULL
+            WHERE l.name = p_names[i] RETURNING l.last_fence INTO last_fence;
+        ELSE
+            INSERT INTO leasehold.lock AS l (name, version, used_until, last_fence, holders, waiters, owner, metadata,
+                granted_at, renewed_at, fences, holds, token)
+            SELECT p_names[i], p_versions[i], now + p_ttls[i] * interval '1 microsecond',
+                (greatest((m.forgotten >> 12) + 1, ((extract(epoch FROM now) - 1577836800) * 1000000)::bigint)
+                    + p_fences[i] - 1) << 12 | this,
+                1, 0, p_owner[i], p_metadata[i], now, now, p_fences[i], p_holds[i], p_tokens[i]
+            FROM leasehold.meta m WHERE m.id = 1 AND p_ttls[i] <= longest
+                AND NOT EXISTS (SELECT FROM leasehold.lock o WHERE o.name = p_names[i])
+            ON CONFLICT DO NOTHING RETURNING l.last_fence INTO last_fence;
+        END IF;
+        IF FOUND THEN
+            version := p_versions[i];
+            RETURN NEXT;
+        ELSE
+            RETURN QUERY SELECT * FROM leasehold.read_1(p_names[i]);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Releases leases of locks without a queue. It answers as take_1 does, and waits for no row.
+CREATE OR REPLACE FUNCTION leasehold.release_1(
+    p_names text[], p_versions bigint[], p_tokens uuid[], p_in_time bool[]
+) RETURNS TABLE (
+    now timestamptz, epoch int, grants_from timestamptz, forgotten bigint, longest_ttl bigint, version bigint,
+    used_until timestamptz, last_fence bigint, owner text, metadata text, granted_at timestamptz,
+    renewed_at timestamptz, fences int, holds int, gone bigint, token uuid, released uuid, ended bytea, entry bytea
+) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND l.token = p_tokens[i]
+            AND l.renewed_at <= clock_timestamp() AND (p_in_time[i] OR l.used_until > clock_timestamp())
+            FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            version := p_versions[i];
+            now := clock_timestamp();
+            UPDATE leasehold.lock l SET version = p_versions[i], used_until = now, holders = 0, owner = NULL,
+                metadata = NULL, granted_at = NULL, renewed_at = NULL, fences = NULL, holds = NULL, token = NULL,
+                released = p_tokens[i]
+            WHERE l.name = p_names[i];
+            RETURN NEXT;
+        ELSE
+            RETURN QUERY SELECT * FROM leasehold.read_1(p_names[i]);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Renews leases of locks without a queue, and returns which: the others need a step of the table. It waits for no row.
+CREATE OR REPLACE FUNCTION leasehold.renew_1(
+    p_not_after timestamptz, p_names text[], p_versions bigint[], p_tokens uuid[], p_ttls bigint[], p_fences bigint[],
+    p_shorten bool[], OUT now timestamptz, OUT renewed int[]
+) LANGUAGE plpgsql AS $$
+DECLARE longest bigint; until timestamptz;
+BEGIN
+    renewed := '{}';
+    SELECT m.longest_ttl INTO longest FROM leasehold.meta m WHERE m.id = 1 AND p_not_after >= clock_timestamp();
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND l.token = p_tokens[i]
+            AND l.last_fence >= p_fences[i] AND l.renewed_at <= clock_timestamp()
+            AND l.used_until > clock_timestamp() AND p_ttls[i] <= longest FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        now := clock_timestamp();
+        until := now + p_ttls[i] * interval '1 microsecond';
+        UPDATE leasehold.lock l SET version = p_versions[i], renewed_at = now,
+            used_until = CASE WHEN p_shorten[i] THEN until ELSE greatest(l.used_until, until) END
+        WHERE l.name = p_names[i];
+        renewed := renewed || i;
+    END LOOP;
+    now := clock_timestamp();
 END $$;
 
 -- Puts the row of alive back. If writes may be lost, no lease is granted until the longest one has ended.
@@ -141,13 +239,14 @@ BEGIN
         CASE WHEN waits THEN was.longest_ttl * interval '1 microsecond' ELSE interval '0' END);
 END $$;
 
--- Deletes locks behind this name that were idle for this many seconds, and returns the name to go on from.
-CREATE OR REPLACE FUNCTION leasehold.forget_1(p_from text, p_retention float8) RETURNS text LANGUAGE plpgsql AS $$
+-- Deletes those of so many locks behind this name that were idle for this many seconds, and returns the name to go on
+-- from.
+CREATE OR REPLACE FUNCTION leasehold.forget_1(p_from text, p_count bigint, p_retention float8) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE up_to text; top bigint;
 BEGIN
     PERFORM FROM leasehold.meta m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN p_from; END IF;
-    SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > p_from ORDER BY c.name OFFSET 255 LIMIT 1;
+    SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > p_from ORDER BY c.name OFFSET p_count - 1 LIMIT 1;
     WITH idle AS (
         SELECT l.name FROM leasehold.lock l WHERE l.name > p_from AND (up_to IS NULL OR l.name <= up_to)
             AND l.used_until < clock_timestamp() - p_retention * interval '1 second'

@@ -22,6 +22,10 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
 pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) read_all: String,
+    pub(crate) lock: String,
+    pub(crate) take: String,
+    pub(crate) release: String,
+    pub(crate) renew: String,
     pub(crate) write: String,
     pub(crate) adopt: String,
     pub(crate) forget: String,
@@ -40,11 +44,15 @@ impl Statements {
             read_all: sql(
                 "SELECT s.* FROM unnest($1) WITH ORDINALITY AS n(name, at), leasehold.read_1(n.name) s ORDER BY n.at",
             ),
+            lock: sql("SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE"),
+            take: sql("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9)"),
+            release: sql("SELECT * FROM leasehold.release_1($1,$2,$3,$4)"),
+            renew: sql("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7)"),
             write: sql(
                 "SELECT leasehold.write_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21)",
             ),
             adopt: sql("SELECT leasehold.adopt_1($1)::text"),
-            forget: sql("SELECT leasehold.forget_1($1, $2)"),
+            forget: sql("SELECT leasehold.forget_1($1, $2, $3)"),
             // No upper bound by a next prefix: any may be the last.
             list: sql(
                 "SELECT l.name, s.* FROM leasehold.lock l, leasehold.read_1(l.name) s WHERE l.name >= $1 AND \

@@ -1,5 +1,6 @@
 //! What a step may do, and how often it is tried.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::table::{Now, StoreTime};
@@ -12,6 +13,8 @@ use crate::classify::{Deadline, Fault};
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A row that is locked at this many tries is locked by a transaction that lasts.
 const LOCKED_TRIES: u32 = 4;
+const LOCKED: &str =
+    "another transaction keeps the lock's row locked; look for it in pg_locks and pg_stat_activity";
 /// For how long a grant is then put off.
 const KEPT_OUT: Duration = Duration::from_secs(1);
 
@@ -46,6 +49,49 @@ impl Step {
     }
 }
 
+/// How a step keeps steps of other processes from undoing it.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// It does not, and ends when that happens.
+    First,
+    /// It locks the row before it reads it.
+    Locked,
+    /// It does not, and tries again.
+    Only,
+}
+
+/// On which terms a row may be written.
+pub(crate) struct Terms {
+    pub(crate) epoch: i32,
+    /// Until when, by the server's clock: the caller may drop the step at any time.
+    pub(crate) not_after: Option<StoreTime>,
+    /// The length to note before a lease that is longer than all before is granted.
+    pub(crate) longest: Option<i64>,
+}
+
+/// Until when a server with this time may carry a request out.
+pub(crate) fn not_after(deadline: Deadline, at: StoreTime) -> StoreTime {
+    let valid = VALID_FOR.min(deadline.left());
+    at.saturating_add(valid.saturating_sub(margin(valid)))
+}
+
+/// The server's clock, as its last answer showed it.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock(Mutex<Option<(Instant, StoreTime)>>);
+
+impl ServerClock {
+    pub(crate) fn shows(&self, at: StoreTime) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), at));
+    }
+
+    /// The present. If the clock has been set since, a request counts as too late, and goes on with the time of the
+    /// answer.
+    pub(crate) fn now(&self) -> Option<StoreTime> {
+        let (heard, at) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(at.saturating_add(heard.elapsed()))
+    }
+}
+
 /// The outcome of a write.
 pub(crate) enum Written {
     Yes,
@@ -54,15 +100,9 @@ pub(crate) enum Written {
     Locked,
 }
 
-/// The length to note before a lease that is longer than all before is granted.
-pub(crate) fn longer(step: Step, longest_ttl: i64) -> Option<i64> {
-    let longest = i64::try_from(step.longest.as_micros()).unwrap_or(i64::MAX);
-    Some(longest).filter(|longest| *longest > longest_ttl)
-}
-
 /// The tries of one step.
 pub(crate) struct Tries {
-    deadline: Deadline,
+    pub(crate) deadline: Deadline,
     /// The start of the present try.
     began: Instant,
     undone: u32,
@@ -83,23 +123,36 @@ impl Tries {
         Now { grants_from: now.grants_from.max(now.at.saturating_add(KEPT_OUT)), ..now }
     }
 
-    /// Until when the server may carry the write out, by its own clock: its caller may drop it at any time.
-    pub(crate) fn not_after(&self, step: Step, now: Now) -> Option<StoreTime> {
-        let valid = VALID_FOR.min(self.deadline.left());
-        step.expires.then(|| now.at.saturating_add(valid.saturating_sub(margin(valid))))
+    /// The terms of the write that follows a read with these answers.
+    pub(crate) fn terms(&self, step: Step, epoch: i32, now: Now, longest_ttl: i64) -> Terms {
+        let longest = i64::try_from(step.longest.as_micros()).unwrap_or(i64::MAX);
+        Terms {
+            epoch,
+            not_after: step.expires.then(|| not_after(self.deadline, now.at)),
+            longest: Some(longest).filter(|longest| *longest > longest_ttl),
+        }
     }
 
     pub(crate) async fn changed(&mut self) -> Result<(), Fault> {
         self.undone = self.undone.saturating_add(1);
-        let why = "other clients changed the lock at each try";
+        let why =
+            if self.locked == 0 { "other clients changed the lock at each try" } else { LOCKED };
         self.pause(why).await
     }
 
     pub(crate) async fn locked(&mut self) -> Result<(), Fault> {
         self.locked = self.locked.saturating_add(1);
-        self.undone = self.undone.saturating_add(1);
-        let why = "another transaction keeps the lock's row locked; look for it in pg_locks and pg_stat_activity";
-        self.pause(why).await
+        self.changed().await
+    }
+
+    /// The row stayed locked for as long as a statement waits.
+    pub(crate) async fn waited_in_vain(&mut self) -> Result<(), Fault> {
+        self.locked = LOCKED_TRIES;
+        self.changed().await
+    }
+
+    pub(crate) const fn waited(&self) -> bool {
+        self.locked >= LOCKED_TRIES
     }
 
     pub(crate) async fn again(&mut self, fault: &Fault) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use leasehold_postgres::PostgresStore;
-use leasehold_testkit::sql::PgBouncer;
+use leasehold_testkit::sql::{PgBouncer, PostgreSql};
 
 use crate::common::{SERVER, store_at};
 
@@ -11,8 +11,34 @@ async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(store_at(url).await)
 }
 
+/// A server that must have nothing to complain about.
+static CONTENT: LazyLock<PostgreSql> = LazyLock::new(|| {
+    let server = PostgreSql::start();
+    server.remove_at_exit();
+    server
+});
+
+/// Looks into the server's log after each case.
+struct Unmentioned;
+
+impl Drop for Unmentioned {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let log = CONTENT.log();
+            let complaints = ["WARNING:", "ERROR:", "FATAL:", "PANIC:"];
+            let line = log.lines().find(|line| complaints.iter().any(|word| line.contains(word)));
+            assert_eq!(line, None);
+        }
+    }
+}
+
 leasehold_testkit::conformance_tests!(socket, async || {
-    open(&format!("{}?create=yes", SERVER.url())).await
+    (open(&format!("{}?create=yes", CONTENT.url())).await, Unmentioned)
+});
+leasehold_testkit::conformance_tests!(table_alone, async || {
+    let url = format!("{}?create=yes&schema=table_alone", CONTENT.url());
+    let store = PostgresStore::builder().table_alone(true).connect(&url).await.unwrap();
+    (Arc::new(store), Unmentioned)
 });
 leasehold_testkit::conformance_tests_by_module!(
     tcp_without_a_channel,

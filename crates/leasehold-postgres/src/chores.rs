@@ -1,0 +1,77 @@
+//! What happens behind a write, in the background: notifications, and names that are forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leasehold_core::table::Notice;
+use tokio_postgres::types::Type;
+
+use crate::classify::{Deadline, Fault};
+use crate::listen::{channel, spoken};
+use crate::pool::Param;
+use crate::row::get;
+use crate::store::{PostgresStore, Shared};
+
+const BACKGROUND: Duration = Duration::from_secs(5);
+/// Writes between two looks for names to forget.
+const FORGET_EVERY: u32 = 64;
+/// How many names to look at for each write: more than it can have added.
+const LOOKED_AT: u32 = 4;
+/// The shortest time between two looks.
+const FORGET_PAUSE: Duration = Duration::from_millis(100);
+
+impl PostgresStore {
+    /// Sends notifications in a statement of their own, behind the write: a transaction that notifies and writes makes
+    /// all such commits of the database wait for each other.
+    pub(crate) fn tell(&self, hash: u64, notices: Vec<Notice>) {
+        let (channels, texts): (Vec<String>, Vec<String>) = notices
+            .into_iter()
+            .filter_map(|notice| Some((channel(notice.client), spoken(&notice.wake)?)))
+            .unzip();
+        if channels.is_empty() {
+            return;
+        }
+        let pool = Arc::clone(&self.shared.pool);
+        // Nothing depends on it: a waiter that is not told asks at its next heartbeat.
+        self.shared.pool.driver.runtime().spawn(async move {
+            const TELL: &str = "SELECT pg_notify(c, t)::text FROM unnest($1, $2) AS n(c, t)";
+            let params: [Param<'_>; 2] =
+                [(&channels, Type::TEXT_ARRAY), (&texts, Type::TEXT_ARRAY)];
+            if let Err(fault) = pool.ask(hash, TELL, &params, Deadline::after(BACKGROUND)).await {
+                tracing::debug!(target: "leasehold", error = %fault.error, "notifications were not sent");
+            }
+        });
+    }
+
+    /// Forgets idle names now and then, one look at a time.
+    pub(crate) fn wrote(&self) {
+        let Shared { writes, pool, .. } = &*self.shared;
+        if writes.fetch_add(1, Ordering::Relaxed) < FORGET_EVERY {
+            return;
+        }
+        let Ok(mut from) = Arc::clone(&self.shared.forget_from).try_lock_owned() else { return };
+        let count = writes.swap(0, Ordering::Relaxed).saturating_mul(LOOKED_AT);
+        let store = self.clone();
+        pool.driver.runtime().spawn(async move {
+            match store.forget(&from, count).await {
+                Ok(next) => *from = next,
+                Err(fault) => {
+                    tracing::debug!(target: "leasehold", error = %fault.error, "idle locks were not forgotten");
+                }
+            }
+            tokio::time::sleep(FORGET_PAUSE).await;
+            drop(from);
+        });
+    }
+
+    /// Looks at some names behind this one, and returns the one to go on from.
+    async fn forget(&self, from: &str, count: u32) -> Result<String, Fault> {
+        let Shared { pool, statements, retention, .. } = &*self.shared;
+        let (seconds, count) = (retention.as_secs_f64(), i64::from(count));
+        let params: [Param<'_>; 3] =
+            [(&from, Type::TEXT), (&count, Type::INT8), (&seconds, Type::FLOAT8)];
+        let rows = pool.ask(0, &statements.forget, &params, Deadline::after(BACKGROUND)).await?;
+        Ok(rows.first().map(|row| get(row, "forget_1")).transpose()?.unwrap_or_default())
+    }
+}

@@ -1,0 +1,59 @@
+//! One row that many processes change at once.
+
+use std::sync::Arc;
+
+use leasehold_core::{Acquire, Mode, Release, ReleaseRequest, Store as _};
+use leasehold_postgres::PostgresStore;
+use leasehold_testkit::sql::PgBouncer;
+use tokio::task::JoinSet;
+
+use crate::common::{SERVER, WITHIN, fresh, key, request, store_at};
+
+const STORES: usize = 4;
+const TASKS: usize = 4;
+const CYCLES: usize = 25;
+
+/// Readers of all stores come and go.
+async fn crowd(stores: Vec<PostgresStore>) {
+    let key = key();
+    let mut tasks = JoinSet::new();
+    for store in stores.into_iter().map(Arc::new) {
+        for _ in 0..TASKS {
+            let (store, key) = (Arc::clone(&store), key.clone());
+            tasks.spawn(async move {
+                for _ in 0..CYCLES {
+                    let mut reader = request(&key);
+                    reader.mode = Mode::Shared;
+                    let taken = store.acquire(&reader, WITHIN).await.unwrap();
+                    let Acquire::Granted(granted) = taken else { panic!("not granted: {taken:?}") };
+                    let release =
+                        ReleaseRequest::new(reader.key.clone(), reader.token, granted.fences);
+                    let released = store.release(&release, WITHIN).await.unwrap();
+                    assert_eq!(released, Release::Released);
+                }
+            });
+        }
+    }
+    tasks.join_all().await;
+}
+
+#[tokio::test]
+async fn each_change_of_a_row_that_many_change_takes_effect_once() {
+    let url = format!("{}?create=yes&schema={}", SERVER.url(), fresh("hot"));
+    let mut stores = Vec::new();
+    for _ in 0..STORES {
+        stores.push(store_at(&url).await);
+    }
+    crowd(stores).await;
+}
+
+#[tokio::test]
+async fn a_pooler_that_refuses_transactions_is_used_without_them() {
+    let pooler = PgBouncer::start(&SERVER, "statement");
+    let url = format!("{}?create=yes&listen=none&schema={}", pooler.url(), fresh("hot"));
+    let mut stores = Vec::new();
+    for _ in 0..STORES {
+        stores.push(store_at(&url).await);
+    }
+    crowd(stores).await;
+}
