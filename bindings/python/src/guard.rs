@@ -1,5 +1,7 @@
 //! Guards: what is held, for threads and for tasks.
 
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,30 +64,38 @@ impl Held {
         })
     }
 
-    async fn release(self, cooldown: Option<Cooldown>) -> Result<()> {
-        match (self, cooldown) {
-            (Self::Plain(guard), None) => guard.release().await,
-            (Self::Plain(guard), Some(cooldown)) => guard.release_with_cooldown(cooldown).await,
-            (Self::Multi(guard), None) => guard.release().await,
-            (Self::Multi(guard), Some(cooldown)) => guard.release_with_cooldown(cooldown).await,
-            (Self::Reentrant(guard), None) => guard.release().await.map(drop),
-            (Self::Reentrant(guard), Some(cooldown)) => {
-                guard.release_with_cooldown(cooldown).await.map(drop)
+    /// Ends it. In a box, since the futures of some kinds are large.
+    fn release(self, cooldown: Option<Cooldown>) -> Ending {
+        let guard: leasehold::Guard = match self {
+            Self::Plain(guard) => guard,
+            Self::Read(guard) => guard.into(),
+            Self::Write(guard) => guard.into(),
+            Self::Permits(guard) => guard.into(),
+            Self::Once(guard) => guard.into(),
+            Self::Multi(guard) => {
+                return match cooldown {
+                    None => Box::pin(guard.release()),
+                    Some(cooldown) => Box::pin(guard.release_with_cooldown(cooldown)),
+                };
             }
-            (Self::Read(guard), cooldown) => Self::plain_release(guard.into(), cooldown).await,
-            (Self::Write(guard), cooldown) => Self::plain_release(guard.into(), cooldown).await,
-            (Self::Permits(guard), cooldown) => Self::plain_release(guard.into(), cooldown).await,
-            (Self::Once(guard), cooldown) => Self::plain_release(guard.into(), cooldown).await,
-        }
-    }
-
-    async fn plain_release(guard: leasehold::Guard, cooldown: Option<Cooldown>) -> Result<()> {
+            Self::Reentrant(guard) => {
+                return match cooldown {
+                    None => Box::pin(async { guard.release().await.map(drop) }),
+                    Some(cooldown) => {
+                        let release = guard.release_with_cooldown(cooldown);
+                        Box::pin(async { release.await.map(drop) })
+                    }
+                };
+            }
+        };
         match cooldown {
-            None => guard.release().await,
-            Some(cooldown) => guard.release_with_cooldown(cooldown).await,
+            None => Box::pin(guard.release()),
+            Some(cooldown) => Box::pin(guard.release_with_cooldown(cooldown)),
         }
     }
 }
+
+type Ending = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// A guard until it is released.
 pub(crate) struct Slot(Ours<Parts>);
@@ -135,12 +145,11 @@ impl Slot {
     }
 
     /// Releases it. It is taken with the call: the object of the guard may be gone at the await.
-    fn release(
-        &self,
-        cooldown: Option<Cooldown>,
-    ) -> impl Future<Output = Result<()>> + Send + use<> {
-        let taken = self.take();
-        async move { taken?.release(cooldown).await }
+    fn release(&self, cooldown: Option<Cooldown>) -> Ending {
+        match self.take() {
+            Ok(guard) => guard.release(cooldown),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
     }
 
     async fn detach(self: Arc<Self>, taken: Result<Held>) -> Result<String> {
