@@ -99,8 +99,6 @@ mod imp {
     use std::io;
 
     use rustix::fs::{OFlags, fcntl_setfl};
-    use rustix::io::{FdFlags, fcntl_setfd};
-    use rustix::pipe::pipe;
 
     use super::OwnedFd;
 
@@ -112,9 +110,9 @@ mod imp {
 
     impl Descriptors {
         pub(super) fn new() -> io::Result<Self> {
-            let (reader, writer) = pipe()?;
+            let (reader, writer) = io::pipe()?;
+            let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
             for end in [&reader, &writer] {
-                fcntl_setfd(end, FdFlags::CLOEXEC)?;
                 fcntl_setfl(end, OFlags::NONBLOCK)?;
             }
             Ok(Self { reader, writer })

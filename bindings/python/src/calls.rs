@@ -20,8 +20,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::awaiting::Waiting;
 use crate::client;
 use crate::convert::raising;
+use crate::log;
 use crate::process::{PerProcess, driver};
 use crate::wait::{self, Signal};
+
+/// Whether the thread `leasehold-calls` has begun in this process.
+static READS: PerProcess<()> = PerProcess::new();
 
 /// How many log events may wait for the thread that writes them.
 const LOGS_WAITING: usize = 10_000;
@@ -41,6 +45,10 @@ impl Face {
         operation: impl Future<Output = Result<T>> + Send + 'static,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
+        if log::is_on() && READS.get().is_none() {
+            // A fork's child has its parent's logger, and not its thread.
+            py.import("leasehold._calls")?.getattr("start")?.call0()?;
+        }
         match self {
             Self::Threads => give(py, wait(py, operation)?.map_err(raising(py))?),
             Self::Tasks => Waiting::new(operation, give).into_py_any(py),
@@ -175,6 +183,7 @@ pub(crate) fn tell(call: Call) {
 /// The next message to the thread `leasehold-calls`.
 #[pyfunction]
 pub(crate) fn next_call(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    READS.set(());
     let queue = queue();
     let next = wait(py, async { Ok(queue.receiver.lock().await.recv().await) })?;
     match next.map_err(raising(py))? {

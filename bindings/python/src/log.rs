@@ -86,6 +86,11 @@ impl Visit for Text {
     }
 }
 
+/// Whether there is a logger for the events.
+pub(crate) fn is_on() -> bool {
+    LEVEL.load(Ordering::Relaxed) != u8::MAX
+}
+
 /// From now on events of this level and above go to the thread `leasehold-calls`.
 #[pyfunction]
 pub(crate) fn log_from(level: u8) -> PyResult<()> {

@@ -26,7 +26,7 @@ def register(guard: Lease) -> int:
     """A number for a guard, by which its loss is told."""
     number = next(_numbers)
     _guards[number] = weakref.ref(guard, lambda _: _guards.pop(number, None))
-    _start()
+    start()
     return number
 
 
@@ -35,10 +35,10 @@ def log_to(logger: str = "leasehold", level: int = 20) -> None:
     global _logger
     _logger = logger
     _leasehold.log_from(max(0, min(level, 100)))
-    _start()
+    start()
 
 
-def _start() -> None:
+def start() -> None:
     global _thread
     import threading
 
