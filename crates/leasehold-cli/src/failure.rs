@@ -89,6 +89,9 @@ pub(crate) fn is_of_argument(error: &Error) -> bool {
 /// The remedy in the command's words.
 pub(crate) fn advice(error: &Error) -> Option<String> {
     Some(match error.reason()? {
+        Reason::MissingRight if error.store().is_some_and(|it| it.starts_with("postgres:")) => {
+            format!("`{}` prints the rights", typed::command("setup"))
+        }
         Reason::MissingRight => {
             let command = typed::command("doctor --acl --user NAME");
             format!("`{command}` prints the rights (for logs, with `--feature log`)")

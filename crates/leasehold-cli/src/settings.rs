@@ -303,6 +303,16 @@ impl Settings {
         !self.store.starts_with("embedded:")
     }
 
+    /// Whether the store is a table in a database.
+    pub(crate) fn is_in_postgresql(&self) -> bool {
+        ["postgres:", "postgresql:"].iter().any(|scheme| self.store.starts_with(scheme))
+    }
+
+    /// The password, unless it is in the store's URL.
+    pub(crate) fn password_given(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
     /// The ttl of the config file.
     pub(crate) const fn ttl(&self) -> Option<Ttl> {
         self.ttl
@@ -385,7 +395,21 @@ impl Settings {
         if let Some(expiry) = self.leftovers {
             builder = builder.leftovers(expiry.duration());
         }
-        builder.create_tables(true).connect(&self.store).await
+        builder.create_tables(true).connect(&self.store_with_password_file()).await
+    }
+
+    /// The store's URL. For a database it names the password file, which is then read at each login.
+    pub(crate) fn store_with_password_file(&self) -> String {
+        match &self.password_file {
+            Some(file) if self.is_in_postgresql() && file.is_file() => {
+                let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                let path = file.as_os_str().as_encoded_bytes().iter();
+                let path: String = path.map(|byte| format!("%{byte:02X}")).collect();
+                let mark = if self.store.contains('?') { '&' } else { '?' };
+                format!("{}{mark}password_file={path}", self.store)
+            }
+            _ => self.store.clone(),
+        }
     }
 }
 

@@ -61,6 +61,14 @@ pub(crate) struct Address {
     /// Whether to make tables that are missing.
     pub(crate) create: Option<bool>,
     pub(crate) log: Option<u32>,
+    /// Whether commits don't wait for the disk.
+    pub(crate) is_async: bool,
+    /// Whether commits must wait for a standby.
+    pub(crate) is_synchronous: bool,
+    /// Whether leases are granted at once after writes may have been lost.
+    pub(crate) grants_after_failover: bool,
+    /// Whether the login must be bound to the server's certificate.
+    pub(crate) binds_channel: bool,
     pub(crate) fence_retention: Option<Duration>,
 }
 
@@ -114,6 +122,10 @@ impl Address {
             listen: Listen::Here,
             create: None,
             log: None,
+            is_async: false,
+            is_synchronous: false,
+            grants_after_failover: false,
+            binds_channel: false,
             fence_retention: None,
         };
         let (mut mode, mut files) = (None, TlsFiles::default());
@@ -138,7 +150,15 @@ impl Address {
                 }
                 "listen" if value == "none" => address.listen = Listen::Never,
                 "listen" => address.listen = Listen::At(Box::new(Self::parse(&value)?)),
-                "create" => address.create = Some(yes(key, &value)?),
+                "create" => address.create = Some(one_of(key, &value, ["yes", "no"])?),
+                "durability" => address.is_async = one_of(key, &value, ["async", "full"])?,
+                "synchronous" => address.is_synchronous = one_of(key, &value, ["require", "any"])?,
+                "after_failover" => {
+                    address.grants_after_failover = one_of(key, &value, ["grant", "wait"])?;
+                }
+                "channel_binding" => {
+                    address.binds_channel = one_of(key, &value, ["require", "prefer"])?;
+                }
                 "log" => address.log = Some(checked_log(&value)?),
                 "fence_retention" => {
                     address.fence_retention = Some(retention(span(&value).unwrap_or_default())?)
@@ -169,6 +189,11 @@ impl Address {
                 "the URL has a password and a password_file; leave one of them out",
             ));
         }
+        if self.is_async && self.is_synchronous {
+            return Err(refuse(
+                "durability=async waits for no standby; leave it or synchronous=require out",
+            ));
+        }
         if files.certificate.is_some() != files.key.is_some() {
             return Err(refuse("sslcert and sslkey belong together; set both"));
         }
@@ -197,6 +222,9 @@ impl Address {
             return Err(refuse(
                 "sslmode=disable uses no certificate; leave the other ssl settings out",
             ));
+        }
+        if !is_secured && self.binds_channel {
+            return Err(refuse("channel_binding=require needs TLS; leave one of them out"));
         }
         self.tls = is_secured.then_some(files);
         Ok(self)
@@ -266,12 +294,13 @@ fn schema(name: &str) -> Result<String> {
     Err(refuse("schema must be a name of lower-case letters, digits and _, as in schema=locks"))
 }
 
-fn yes(key: &str, value: &str) -> Result<bool> {
-    match value {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        _ => Err(refuse(format!("{key} must be yes or no"))),
+/// Whether a setting has the first of its two values.
+fn one_of(key: &str, value: &str, values: [&str; 2]) -> Result<bool> {
+    let [first, second] = values;
+    if !values.contains(&value) {
+        return Err(refuse(format!("{key} must be {first} or {second}")));
     }
+    Ok(value == first)
 }
 
 /// A length such as `10m`.
@@ -405,6 +434,9 @@ mod tests {
             "postgres://a:s3cret@h/d?connections=0",
             "postgres://a:s3cret@h/d?s3cret=1",
             "postgres://a:s3cret@h/d?create=maybe",
+            "postgres://a:s3cret@h/d?durability=some",
+            "postgres://a:s3cret@h/d?durability=async&synchronous=require",
+            "postgres://a:s3cret@h/d?sslmode=disable&channel_binding=require",
             "postgres://a:s3cret@h/d?password_file=/p",
             "postgres://a:s3cret@h/d?sslcert=/c",
             "postgres://a:s3cret@h/d/e",

@@ -113,7 +113,7 @@ impl PostgresStoreBuilder {
         let deadline = Deadline::after(timeout.saturating_mul(2));
         let outcome = match setup::check(pool, deadline).await {
             Err(missing) if missing.next == Next::SetUp && create => {
-                match setup::apply(pool, deadline).await {
+                match setup::apply(pool, None, deadline).await {
                     // Another user has to make them.
                     Err(fault) if fault.error.kind() == ErrorKind::Denied => Err(missing),
                     outcome => outcome,
@@ -123,6 +123,21 @@ impl PostgresStoreBuilder {
         };
         outcome.map_err(|fault| store.named(fault.error, "connect", None))?;
         Ok(store)
+    }
+
+    /// Applies the SQL of [`setup_sql`](crate::setup_sql), for which the user in the URL must own the schema, or may
+    /// create it. One transaction: it makes all of it or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::connect`]. [`ErrorKind::Config`] also for tables of a later version, which stay as they are.
+    pub async fn set_up(self, url: &str, role: Option<&str>) -> Result<()> {
+        let deadline = Deadline::after(self.timeout.saturating_mul(2));
+        let store = self.connect_lazy(url)?;
+        let pool = &*store.shared.pool;
+        let role = role.unwrap_or(&pool.dial.address.user);
+        let applied = setup::apply(pool, Some(role), deadline).await;
+        applied.map_err(|fault| store.named(fault.error, "setup", None))
     }
 
     /// A store for the database that a URL names, which connects when it is first used.

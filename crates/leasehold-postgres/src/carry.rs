@@ -2,16 +2,19 @@
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use leasehold_core::table::{self, Entries, LockEntry, Notice, Now, Operation};
 use leasehold_core::{AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Result};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinError;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::classify::{Deadline, Fault, Next};
 use crate::pool::{Param, Transaction};
 use crate::row::{Columns, Found, to_sql_time};
+use crate::statements::Change;
 use crate::step::{Step, Terms, Tries, Way, Written};
 use crate::store::{GATES, PostgresStore, Shared};
 
@@ -22,7 +25,7 @@ const LOCKED_STEPS: u32 = 64;
 type Turn = OwnedMutexGuard<u32>;
 
 /// A row to write.
-struct Change<'a> {
+struct NewRow<'a> {
     key: &'a Key,
     version: Option<i64>,
     grants: bool,
@@ -59,7 +62,7 @@ impl<'a> Locks<'a> {
     }
 
     /// The rows to write, if any has changed. Also those that have not: the answer depends on them.
-    fn changes(&self, found: &[Found]) -> Result<Option<Vec<Change<'a>>>> {
+    fn changes(&self, found: &[Found]) -> Result<Option<Vec<NewRow<'a>>>> {
         let both = || self.locks.iter().zip(found);
         if both().all(|((_, _, entry), found)| *entry == found.entry) {
             return Ok(None);
@@ -67,7 +70,7 @@ impl<'a> Locks<'a> {
         let changes = both().map(|((key, _, entry), found)| {
             let grants = entry.has_grants_since(&found.entry);
             let columns = Columns::of(key, entry, self.now.at)?;
-            Ok(Change { key, version: found.version, grants, columns })
+            Ok(NewRow { key, version: found.version, grants, columns })
         });
         let mut changes = changes.collect::<Result<Vec<_>>>()?;
         // In the same order everywhere, so that no two writes wait for each other.
@@ -159,15 +162,48 @@ impl PostgresStore {
     /// Begins a new epoch, unless another client has.
     async fn adopt(&self, hash: u64, deadline: Deadline) -> Result<(), Fault> {
         let Shared { pool, statements, .. } = &*self.shared;
-        let asked = pool.ask(hash, &statements.adopt, &[(&false, Type::BOOL)], deadline).await;
+        let grants = pool.dial.address.grants_after_failover;
+        let asked = pool.ask(hash, &statements.adopt, &[(&grants, Type::BOOL)], deadline).await;
         asked.map(drop).map_err(|fault| fault.with_effect(Effect::NotApplied))
+    }
+
+    /// Which text of a statement to send. Before a commit waits for no disk, the database notes that a crash may lose
+    /// writes, for the client that comes first after it.
+    async fn text<'a>(
+        &self,
+        change: &'a Change,
+        hash: u64,
+        deadline: Deadline,
+    ) -> Result<&'a str, Fault> {
+        let Shared { pool, statements, loss_noted, .. } = &*self.shared;
+        if !pool.dial.address.is_async {
+            return Ok(&change.durable);
+        }
+        if !loss_noted.load(Ordering::Relaxed) {
+            let noted = pool.ask(hash, &statements.note_loss, &[], deadline).await;
+            noted.map_err(|fault| fault.with_effect(Effect::NotApplied))?;
+            loss_noted.store(true, Ordering::Relaxed);
+        }
+        Ok(&change.soon)
+    }
+
+    /// Carries a statement out that changes locks.
+    pub(crate) async fn change(
+        &self,
+        change: &Change,
+        hash: u64,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<Row>, Fault> {
+        let sql = self.text(change, hash, deadline).await?;
+        self.shared.pool.ask(hash, sql, params, deadline).await
     }
 
     /// Writes rows, on the connection of their transaction if they have one.
     async fn write(
         &self,
         transaction: Option<Transaction>,
-        changes: &[Change<'_>],
+        changes: &[NewRow<'_>],
         terms: &Terms,
         deadline: Deadline,
     ) -> Result<Written, Fault> {
@@ -220,11 +256,19 @@ impl PostgresStore {
             (&entry, Type::BYTEA_ARRAY),
         ];
         let Shared { pool, statements, .. } = &*self.shared;
-        let rows = match transaction {
-            Some(transaction) => transaction.commit(&statements.write, &params, deadline).await,
-            None => pool.ask(self.hash(first.key), &statements.write, &params, deadline).await,
+        let hash = self.hash(first.key);
+        let written = async {
+            // The length of the longest lease must not be lost.
+            let sql = match terms.longest {
+                Some(_) => &statements.write.durable,
+                None => self.text(&statements.write, hash, deadline).await?,
+            };
+            match transaction {
+                Some(transaction) => transaction.commit(sql, &params, deadline).await,
+                None => pool.ask(hash, sql, &params, deadline).await,
+            }
         };
-        let rows = match rows {
+        let rows = match written.await {
             Ok(rows) => rows,
             Err(fault) if fault.next == Next::Again => return Ok(Written::Changed),
             Err(fault) => return Err(fault),

@@ -120,10 +120,16 @@ fn untrusted(error: &tokio_rustls::rustls::Error) -> Fault {
 
 /// The fault of a database without leasehold's tables.
 pub(crate) fn missing() -> Fault {
-    let why = "the database lacks leasehold's tables; connect once with create=yes in the URL, as a user that may create \
-               a schema";
+    let why = "the database lacks leasehold's tables; apply `leasehold setup`, or connect once with create=yes in the \
+               URL, as a user that may create a schema";
     let error = Error::new(ErrorKind::Config, why).with_reason(Reason::StoreSettings);
     Fault { error, next: Next::SetUp }
+}
+
+/// The fault of a commit that did not wait for its standby.
+pub(crate) fn not_replicated() -> Fault {
+    let why = "the server warned that it did not wait for its standby, which may lack the write";
+    Error::new(ErrorKind::NotReplicated, why).with_effect(Effect::Unknown).into()
 }
 
 fn refused(said: &DbError, was_sent: bool) -> Fault {
@@ -144,12 +150,14 @@ fn refused(said: &DbError, was_sent: bool) -> Fault {
         "28P01" | "28000" => {
             fault(ErrorKind::Denied, Some(Reason::WrongPassword), said, Next::Fail)
         }
-        "42501" => {
-            let why = format!("{said}; grant the user what the setup of leasehold's schema names");
-            fault(ErrorKind::Denied, Some(Reason::MissingRight), why, Next::Fail)
-        }
+        "42501" => fault(ErrorKind::Denied, Some(Reason::MissingRight), said, Next::Fail),
         "3D000" => fault(ErrorKind::Config, Some(Reason::StoreSettings), said, Next::Fail),
         "3F000" | "42P01" | "42883" => missing(),
+        // Of the setup.
+        "LH002" => {
+            let why = "the tables have a later format than this version knows; use a newer one";
+            fault(ErrorKind::Config, Some(Reason::OtherVersion), why.to_owned(), Next::Fail)
+        }
         "22P05" | "22021" => {
             let why = format!("{said}; the database must have the encoding UTF8");
             fault(ErrorKind::Config, Some(Reason::StoreSettings), why, Next::Fail)

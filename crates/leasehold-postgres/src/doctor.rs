@@ -16,6 +16,8 @@ const CLOCK_APART: Duration = Duration::from_secs(5);
 const LONG_TRANSACTION: Duration = Duration::from_secs(10 * 60);
 /// From this share of sessions on, new ones may soon be refused.
 const SESSIONS_LEFT: i64 = 10;
+/// With free room in each page, nearly all updates stay within it.
+const WITHIN_PAGE: f64 = 0.9;
 /// Each of them is woken by each notification.
 const LISTENERS_MANY: i64 = 200;
 
@@ -37,6 +39,13 @@ pub(crate) struct Facts {
     listeners: i64,
     longest_transaction: Duration,
     queue: f64,
+    /// Synchronous standbys that are attached, if the user may see them.
+    synchronised: Option<i64>,
+    longest_prepared: Duration,
+    /// Replication slots that keep dead rows for a standby that is away.
+    slots: Option<String>,
+    /// The share of updates that stayed within their page.
+    within_page: Option<f64>,
 }
 
 impl Facts {
@@ -54,7 +63,10 @@ impl PostgresStore {
         let now: SystemTime = get(row, "now")?;
         let since: Option<SystemTime> = get(row, "since")?;
         let grants_from: Option<SystemTime> = get(row, "grants_from")?;
-        let seconds: Option<f64> = get(row, "longest_transaction")?;
+        let length = |column| -> Result<Duration, Error> {
+            let seconds: Option<f64> = get(row, column)?;
+            Ok(Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default())
+        };
         Ok(Facts {
             server: get(row, "server")?,
             number: get(row, "number")?,
@@ -72,16 +84,27 @@ impl PostgresStore {
             epoch: get(row, "epoch")?,
             sessions_left: get(row, "sessions_left")?,
             listeners: get(row, "listeners")?,
-            longest_transaction: Duration::try_from_secs_f64(seconds.unwrap_or_default())
-                .unwrap_or_default(),
+            longest_transaction: length("longest_transaction")?,
             queue: get(row, "queue")?,
+            synchronised: get(row, "synchronised")?,
+            longest_prepared: length("longest_prepared")?,
+            slots: get(row, "slots")?,
+            within_page: get(row, "within_page")?,
         })
     }
 
     pub(crate) async fn look(&self, deadline: Deadline) -> Result<Vec<Finding>, Fault> {
         let facts = self.facts(deadline).await?;
-        let mut findings = judged(&facts);
         let address = &self.shared.pool.dial.address;
+        let mut findings = judged(&facts);
+        if address.is_async {
+            findings.push(Finding::new(
+                Severity::Note,
+                PERSISTENCE,
+                "durability=async: commits do not wait for the disk",
+                "after a crash no lease is granted until the longest one has ended",
+            ));
+        }
         findings.push(Finding::new(
             Severity::Note,
             IDENTITY,
@@ -210,6 +233,10 @@ fn judged(facts: &Facts) -> Vec<Finding> {
     if facts.standbys.is_empty() {
         let means = "a promoted standby may lack the last leases; locks there wait until the longest lease has ended";
         add(Severity::Note, "replication", "no synchronous standby".to_owned(), means, "");
+    } else if facts.synchronised == Some(0) {
+        let found = "synchronous standbys are named, and none is attached".to_owned();
+        let means = "each commit waits for one, and locks wait with it";
+        add(Severity::Warning, "replication", found, means, "start the standby");
     } else {
         let means = "a promoted standby has every lease that was granted";
         add(Severity::Fine, "replication", "commits wait for a standby".to_owned(), means, "");
@@ -254,6 +281,22 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         let found = format!("a transaction is open for {open}");
         let means = "dead rows of busy locks stay until it ends, which slows these locks down";
         add(Severity::Warning, "snapshots", found, means, "end it; see pg_stat_activity");
+    }
+    if facts.longest_prepared > LONG_TRANSACTION {
+        let found = "a prepared transaction was left open".to_owned();
+        let means = "dead rows of busy locks stay until it ends, which slows these locks down";
+        add(Severity::Warning, "snapshots", found, means, "end it; see pg_prepared_xacts");
+    }
+    if let Some(slots) = &facts.slots {
+        let found = format!("no standby uses these replication slots: {}", escape::terminal(slots));
+        let means = "they keep dead rows of busy locks, which slows these locks down";
+        add(Severity::Warning, "snapshots", found, means, "drop those that are left over");
+    }
+    if let Some(share) = facts.within_page.filter(|share| *share < WITHIN_PAGE) {
+        let found = format!("{:.0} % of updates stay within their page", share * 100.0);
+        let means = "the others change the index too, which costs time and room";
+        let advice = "leave the table's fillfactor at 50, and end old transactions";
+        add(Severity::Warning, "updates", found, means, advice);
     }
     findings
 }

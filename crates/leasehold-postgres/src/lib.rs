@@ -24,6 +24,7 @@ mod doctor;
 pub mod hold;
 mod listen;
 mod log;
+mod passfile;
 mod pool;
 mod row;
 mod setup;
@@ -35,4 +36,5 @@ mod tls;
 
 pub use address::{Passwords, passwords_of, without_passwords};
 pub use builder::PostgresStoreBuilder;
+pub use setup::setup_sql;
 pub use store::PostgresStore;

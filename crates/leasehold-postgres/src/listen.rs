@@ -11,8 +11,8 @@ use leasehold_core::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
-use tokio_postgres::Notification;
 use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Notification};
 
 use crate::classify::{Deadline, Fault, judge};
 use crate::pool::{Dial, Pool};
@@ -28,8 +28,12 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Notifications that a listener may have unread.
 const UNREAD_MAX: usize = 1_024;
 
-/// The subscriptions of this process and of its ancestors.
-static SUBSCRIPTIONS: Mutex<Vec<(Process, String, Weak<Subscription>)>> = Mutex::new(Vec::new());
+/// The subscriptions of this process and of its ancestors. Each generation of processes has an entry of its own. So a
+/// child never waits for a mutex that was locked in its parent at the moment of the fork.
+static SUBSCRIPTIONS: [Mutex<Vec<Known>>; 64] = [const { Mutex::new(Vec::new()) }; 64];
+
+/// A subscription, its process, and the URL that it serves.
+type Known = (Process, String, Weak<Subscription>);
 
 /// A client's channel.
 pub(crate) fn channel(client: ClientId) -> String {
@@ -100,8 +104,9 @@ impl Subscription {
         let key =
             format!("{}\0{}\0{:?}", dial.address.location(), dial.address.user, dial.address.tls);
         let process = Process::current();
-        // A fork's child may find it locked for ever: its own subscription is as good.
-        let Ok(mut subscriptions) = SUBSCRIPTIONS.try_lock() else { return Self::new(dial, pool) };
+        let [first, ..] = &SUBSCRIPTIONS;
+        let place = SUBSCRIPTIONS.get(process.place(SUBSCRIPTIONS.len())).unwrap_or(first);
+        let mut subscriptions = place.lock().unwrap_or_else(PoisonError::into_inner);
         subscriptions
             .retain(|(of, _, subscription)| *of == process && subscription.strong_count() > 0);
         if let Some(subscription) = subscriptions
@@ -317,7 +322,11 @@ impl Hub {
 
     async fn open(&self) -> Result<Line, Fault> {
         let (sender, heard) = mpsc::unbounded_channel();
-        let client = self.dial.open("leasehold-listen", Some(sender)).await?;
+        let hear = move |said| match said {
+            AsyncMessage::Notification(said) => sender.send(said).is_ok(),
+            _ => true,
+        };
+        let client = self.dial.open("leasehold-listen", Box::new(hear)).await?;
         let own = format!("leasehold_ear_{:016x}", fastrand::u64(..));
         let line = Line { client, heard, own };
         let all: Vec<&str> =

@@ -8,14 +8,15 @@ use futures_util::FutureExt as _;
 use futures_util::future::{join, try_join3};
 use leasehold_clock::Driver;
 use leasehold_core::{Effect, Error, ErrorKind, Reason, Result, escape};
-use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::config::{ChannelBinding, SslMode, TargetSessionAttrs};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Connection, NoTls, Row};
 
 use crate::address::{Address, Host};
-use crate::classify::{Deadline, Fault, Next, judge};
+use crate::classify::{Deadline, Fault, Next, judge, not_replicated};
+use crate::passfile;
 use crate::tls::Tls;
 
 /// A parameter of a statement, with its type, so that the statement needs no preparation.
@@ -27,6 +28,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The server ends a transaction that waits for a row, or for its client, for longer.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; \
     SET LOCAL idle_in_transaction_session_timeout = '5s'";
+/// The part of the server that waits for a standby. It warns if its wait is cancelled, and the commit then succeeds.
+const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -38,6 +41,7 @@ pub(crate) struct Dial {
 impl Dial {
     fn config(&self, name: &str) -> Result<Config> {
         let Address { hosts, user, password, password_file, database, tls, .. } = &self.address;
+        let host = |host| passfile::password(host, database, user);
         let mut config = Config::new();
         config.user(user).dbname(database).application_name(name).connect_timeout(self.timeout);
         config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE);
@@ -62,35 +66,31 @@ impl Dial {
             })?),
             None => None,
         };
-        if let Some(password) = from_file
-            .as_deref()
-            .map(|text| text.trim_end_matches(['\r', '\n']))
-            .or(password.as_deref())
-        {
-            config.password(password);
+        let from_file = from_file.as_deref().map(|text| text.lines().next().unwrap_or_default());
+        let password = from_file.or(password.as_deref()).map(ToOwned::to_owned);
+        // Without one, a server that wants one refuses the login itself.
+        config.password(password.or_else(|| hosts.iter().find_map(host)).unwrap_or_default());
+        if self.address.binds_channel {
+            config.channel_binding(ChannelBinding::Require);
         }
         Ok(config)
     }
 
-    /// Connects. Notifications go to `heard`, which closes with the connection.
-    pub(crate) async fn open(
-        &self,
-        name: &str,
-        heard: Option<mpsc::UnboundedSender<tokio_postgres::Notification>>,
-    ) -> Result<Client, Fault> {
+    /// Connects. What the server sends by itself goes to `hear`, until it returns `false`.
+    pub(crate) async fn open(&self, name: &str, hear: Hear) -> Result<Client, Fault> {
         let config = self.config(name)?;
         let connecting = async {
             match &self.address.tls {
                 Some(files) => {
                     let (client, connection) =
                         config.connect(Tls::read(files)?).await.map_err(|e| judge(&e, false))?;
-                    tokio::spawn(carry(connection, heard));
+                    tokio::spawn(carry(connection, hear));
                     Ok(client)
                 }
                 None => {
                     let (client, connection) =
                         config.connect(NoTls).await.map_err(|e| judge(&e, false))?;
-                    tokio::spawn(carry(connection, heard));
+                    tokio::spawn(carry(connection, hear));
                     Ok(client)
                 }
             }
@@ -102,26 +102,40 @@ impl Dial {
             .await
             .unwrap_or_else(|_| Err(deadline.missed(Effect::NotApplied)))
     }
+
+    /// Has the server end the statement that runs on a connection. Otherwise it would occupy a session for as long as
+    /// it waits.
+    async fn cancel(&self, token: CancelToken) {
+        let cancelling = async {
+            match &self.address.tls {
+                Some(files) => match Tls::read(files) {
+                    Ok(tls) => token.cancel_query(tls).await.ok(),
+                    Err(_) => None,
+                },
+                None => token.cancel_query(NoTls).await.ok(),
+            }
+        };
+        // Without an answer the statement ends as the server likes.
+        drop(timeout(self.timeout, cancelling).await);
+    }
 }
 
+/// Receives what a server sends by itself. Returns whether to go on.
+pub(crate) type Hear = Box<dyn FnMut(AsyncMessage) -> bool + Send>;
+
 /// Moves the bytes of a connection until it ends.
-async fn carry<S, T>(
-    mut connection: Connection<S, T>,
-    heard: Option<mpsc::UnboundedSender<tokio_postgres::Notification>>,
-) where
+async fn carry<S, T>(mut connection: Connection<S, T>, mut hear: Hear)
+where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
     loop {
         match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
-            Some(Ok(AsyncMessage::Notification(said))) => {
-                if let Some(heard) = &heard
-                    && heard.send(said).is_err()
-                {
+            Some(Ok(said)) => {
+                if !hear(said) {
                     return;
                 }
             }
-            Some(Ok(_)) => {}
             Some(Err(error)) => {
                 tracing::debug!(target: "leasehold", %error, "a connection to PostgreSQL ended");
                 return;
@@ -138,6 +152,8 @@ struct Link {
     made_at: Instant,
     /// Of the last answer: milliseconds since the connection was made.
     answered_ms: AtomicU64,
+    /// Warnings that a commit's wait for a standby was cancelled. Each comes before the answer.
+    warnings: Arc<AtomicU64>,
 }
 
 type Slot = Arc<Mutex<Option<Arc<Link>>>>;
@@ -171,13 +187,17 @@ impl Transaction {
         params: &[Param<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Row>, Fault> {
-        let client = &self.link.client;
+        let Link { client, warnings, .. } = &*self.link;
+        let before = warnings.load(Ordering::Acquire);
         let both = join(client.query_typed(sql, params), client.batch_execute("COMMIT"));
         let outcome = timeout_at(deadline.at, both).await;
         let (answer, committed) = outcome.map_err(|_| deadline.missed(Effect::Unknown))?;
         let rows = answer.map_err(|error| judge(&error, true))?;
         committed.map_err(|error| judge(&error, true))?;
         self.ended = true;
+        if warnings.load(Ordering::Acquire) != before {
+            return Err(not_replicated());
+        }
         Ok(rows)
     }
 
@@ -285,11 +305,15 @@ impl Pool {
     ) -> Result<Vec<Row>, Fault> {
         let slot = self.slot(hash);
         let link = self.link(slot, deadline).await?;
+        let warnings = link.warnings.load(Ordering::Acquire);
         let outcome = timeout_at(deadline.at, link.client.query_typed(sql, params)).await;
         let now_ms = || u64::try_from(link.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         match outcome {
             Ok(Ok(rows)) => {
                 link.answered_ms.store(now_ms(), Ordering::Relaxed);
+                if link.warnings.load(Ordering::Acquire) != warnings {
+                    return Err(not_replicated());
+                }
                 Ok(rows)
             }
             Ok(Err(error)) => {
@@ -302,8 +326,9 @@ impl Pool {
             }
             Err(_) => {
                 let silent_ms = now_ms().saturating_sub(link.answered_ms.load(Ordering::Relaxed));
-                if Duration::from_millis(silent_ms) >= SILENT {
-                    replace(slot, &link).await;
+                if Duration::from_millis(silent_ms) >= SILENT && replace(slot, &link).await {
+                    let (dial, token) = (Arc::clone(&self.dial), link.client.cancel_token());
+                    self.driver.runtime().spawn(async move { dial.cancel(token).await });
                 }
                 Err(deadline.missed(Effect::Unknown))
             }
@@ -320,12 +345,14 @@ impl Pool {
     }
 }
 
-/// Lets the next caller connect again.
-async fn replace(slot: &Slot, link: &Arc<Link>) {
+/// Lets the next caller connect again. Returns whether this caller is the first to do so.
+async fn replace(slot: &Slot, link: &Arc<Link>) -> bool {
     let mut current = slot.lock().await;
-    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+    let is_current = current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link));
+    if is_current {
         *current = None;
     }
+    is_current
 }
 
 async fn connect(
@@ -333,9 +360,19 @@ async fn connect(
     mut slot: OwnedMutexGuard<Option<Arc<Link>>>,
     tell: oneshot::Sender<Result<Arc<Link>, Fault>>,
 ) {
-    let made = dial.open("leasehold", None).await.map(|client| {
+    let warnings = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&warnings);
+    let hear = move |said| {
+        if let AsyncMessage::Notice(said) = said
+            && said.routine() == Some(WAITS_FOR_STANDBY)
+        {
+            counter.fetch_add(1, Ordering::Release);
+        }
+        true
+    };
+    let made = dial.open("leasehold", Box::new(hear)).await.map(|client| {
         let made_at = Instant::now();
-        Arc::new(Link { client, made_at, answered_ms: AtomicU64::new(0) })
+        Arc::new(Link { client, made_at, answered_ms: AtomicU64::new(0), warnings })
     });
     *slot = made.as_ref().ok().cloned();
     // Its caller may have gone. It is woken before the next, so that its statement is sent first.

@@ -1,17 +1,76 @@
 //! Makes the tables and functions, and checks the ones that are there.
 
-use leasehold_core::{Error, ErrorKind, Reason};
+use leasehold_core::{Error, ErrorKind, Reason, Result};
 
+use crate::address::Address;
 use crate::classify::{Deadline, Fault, missing};
 use crate::pool::Pool;
+use crate::row::get;
 
 /// The format of the tables.
 const FORMAT: i32 = 1;
 /// Under which lock the tables are made; any number that no other program uses.
 const SETUP_LOCK: i64 = 0x6c65_6173_6568_6f6c;
 
+/// The least rights to the tables with which every operation works.
+const RIGHTS: [(&str, &str); 4] = [
+    ("lock", "SELECT, INSERT, UPDATE, DELETE"),
+    ("alive", "SELECT, INSERT"),
+    ("meta", "SELECT, UPDATE"),
+    ("log", "SELECT, INSERT, DELETE"),
+];
+
+/// The SQL that makes the tables in the schema that a URL names, grants a role the least rights with which all locks
+/// work, and advises settings for the role. Without a role it is the user in the URL.
+///
+/// It does not connect. Applying the SQL again changes nothing.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] for a URL that can't be used.
+pub fn setup_sql(url: &str, role: Option<&str>) -> Result<String> {
+    let address = Address::parse(url)?;
+    let role = quoted(role.unwrap_or(&address.user));
+    let schema = &address.schema;
+    let advice: String = ["statement_timeout = '10s'", "lock_timeout = '2s'", "jit = off"]
+        .into_iter()
+        .map(|setting| format!("-- ALTER ROLE {role} SET {setting};\n"))
+        .collect();
+    Ok(format!(
+        "BEGIN;\nSELECT pg_advisory_xact_lock({SETUP_LOCK});\n{}{}COMMIT;\n\n\
+         -- Useful limits for a role that does nothing but locks:\n{advice}",
+        sql(schema),
+        grants(schema, &role)
+    ))
+}
+
+fn grants(schema: &str, role: &str) -> String {
+    let tables = RIGHTS.iter().map(|(table, rights)| format!("{rights} ON {schema}.{table}"));
+    ["\n-- What a role needs that takes locks.\n".to_owned(), grant(&usage(schema), role)]
+        .into_iter()
+        .chain(tables.chain([execute(schema)]).map(|right| grant(&right, role)))
+        .collect()
+}
+
+fn grant(right: &str, role: &str) -> String {
+    format!("GRANT {right} TO {role};\n")
+}
+
+fn usage(schema: &str) -> String {
+    format!("USAGE ON SCHEMA {schema}")
+}
+
+fn execute(schema: &str) -> String {
+    format!("EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema}")
+}
+
+/// A name as SQL reads it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 /// The statements that make the tables in this schema.
-pub(crate) fn sql(schema: &str) -> String {
+fn sql(schema: &str) -> String {
     in_schema(include_str!("setup.sql"), schema)
 }
 
@@ -24,27 +83,62 @@ pub(crate) fn in_schema(sql: &str, schema: &str) -> String {
     sql.replace("SCHEMA IF NOT EXISTS leasehold", &format!("SCHEMA IF NOT EXISTS {schema}"))
 }
 
-/// Makes what is missing. One implicit transaction, which poolers allow in every mode.
-pub(crate) async fn apply(pool: &Pool, deadline: Deadline) -> Result<(), Fault> {
-    let sql = sql(&pool.dial.address.schema);
-    pool.batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK});\n{sql}"), deadline).await
+/// Makes what is missing, and grants a role what it needs. One implicit transaction, which poolers allow in every mode.
+pub(crate) async fn apply(
+    pool: &Pool,
+    role: Option<&str>,
+    deadline: Deadline,
+) -> Result<(), Fault> {
+    let schema = &pool.dial.address.schema;
+    let grants = role.map(|role| grants(schema, &quoted(role))).unwrap_or_default();
+    let sql = sql(schema);
+    pool.batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK});\n{sql}{grants}"), deadline)
+        .await
 }
 
-/// Checks that the tables are there, in a format that this version knows. Tables that are missing leave no error in the
-/// server's log.
+/// Finds the rights that the user lacks: a list, or NULL if the tables are missing. Every user may ask so, and the
+/// server's log stays empty.
+fn rights(schema: &str) -> String {
+    let all: Vec<String> = RIGHTS
+        .iter()
+        .flat_map(|(table, rights)| {
+            rights.split(", ").map(move |right| format!("('{right}', '{schema}.{table}')"))
+        })
+        .collect();
+    format!(
+        "SELECT CASE WHEN n.oid IS NULL THEN NULL \
+         WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN ARRAY['{}'] \
+         WHEN to_regclass('{schema}.meta') IS NULL THEN NULL \
+         ELSE ARRAY(SELECT r.what || ' ON ' || r.tab FROM (VALUES {}) r(what, tab) \
+             WHERE NOT has_table_privilege(r.tab, r.what)) || \
+             CASE WHEN has_function_privilege('{schema}.read_1(text)', 'EXECUTE') THEN '{{}}'::text[] \
+             ELSE ARRAY['{}'] END END AS lacking \
+         FROM (SELECT to_regnamespace('{schema}')::oid AS oid) n",
+        usage(schema),
+        all.join(", "),
+        execute(schema),
+    )
+}
+
+/// Checks that the tables are there, in a format that this version knows, and that the user may use them.
 pub(crate) async fn check(pool: &Pool, deadline: Deadline) -> Result<(), Fault> {
-    let sql = |text| in_schema(text, &pool.dial.address.schema);
-    let there = pool
-        .ask(0, &sql("SELECT to_regclass('leasehold.meta') IS NOT NULL"), &[], deadline)
-        .await?;
-    if !there.first().and_then(|row| row.try_get(0).ok()).unwrap_or(false) {
-        return Err(missing());
+    let Address { schema, user, .. } = &pool.dial.address;
+    let rows = pool.ask(0, &rights(schema), &[], deadline).await?;
+    let lacking: Option<Vec<String>> = match rows.first() {
+        Some(row) => get(row, "lacking")?,
+        None => None,
+    };
+    let Some(lacking) = lacking else { return Err(missing()) };
+    if !lacking.is_empty() {
+        let user = leasehold_core::escape::terminal(user);
+        let why = format!("the user {user} lacks rights; grant {}", lacking.join(" and "));
+        return Err(Error::new(ErrorKind::Denied, why).with_reason(Reason::MissingRight).into());
     }
-    let rows =
-        pool.ask(0, &sql("SELECT format FROM leasehold.meta WHERE id = 1"), &[], deadline).await?;
+    let format = in_schema("SELECT format FROM leasehold.meta WHERE id = 1", schema);
+    let rows = pool.ask(0, &format, &[], deadline).await?;
     let format = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
     if format == Some(FORMAT) {
-        return Ok(());
+        return synchronous(pool, deadline).await;
     }
     let why = match format {
         Some(format) => {
@@ -55,4 +149,54 @@ pub(crate) async fn check(pool: &Pool, deadline: Deadline) -> Result<(), Fault> 
         None => "the table meta has no row; apply the setup of leasehold's schema again".to_owned(),
     };
     Err(Error::new(ErrorKind::Config, why).with_reason(Reason::OtherVersion).into())
+}
+
+/// Checks that commits wait for a standby, if the URL requires it.
+async fn synchronous(pool: &Pool, deadline: Deadline) -> Result<(), Fault> {
+    const WAITS: &str = "SELECT current_setting('synchronous_standby_names') <> '' AND \
+                         current_setting('synchronous_commit') IN ('on', 'remote_apply', 'remote_write')";
+    if !pool.dial.address.is_synchronous {
+        return Ok(());
+    }
+    let rows = pool.ask(0, WAITS, &[], deadline).await?;
+    if rows.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
+        return Ok(());
+    }
+    let why = "commits wait for no standby, which synchronous=require forbids; set synchronous_standby_names, and \
+               synchronous_commit to on";
+    Err(Error::new(ErrorKind::Config, why).with_reason(Reason::StoreSettings).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statements::Statements;
+
+    #[test]
+    fn the_sql_is_for_the_schema_and_the_role_that_are_named() {
+        let sql = setup_sql("postgres://app@h/d?schema=locks", None).unwrap();
+        assert!(
+            sql.contains("CREATE SCHEMA IF NOT EXISTS locks;") && !sql.contains("leasehold.lock")
+        );
+        assert!(sql.contains("GRANT SELECT, INSERT ON locks.alive TO \"app\";"), "{sql}");
+        assert!(sql.contains("\n-- ALTER ROLE \"app\" SET jit = off;"), "{sql}");
+        let sql = setup_sql("postgres://app:s3cret@h/d", Some("a\"b")).unwrap();
+        assert!(sql.contains("GRANT USAGE ON SCHEMA leasehold TO \"a\"\"b\";"), "{sql}");
+        assert!(!sql.contains("s3cret"));
+    }
+    #[test]
+    fn no_statement_takes_the_time_of_its_transaction() {
+        let all = format!("{}{:?}", include_str!("setup.sql"), Statements::of("leasehold"));
+        assert!(all.contains("clock_timestamp()"));
+        for other in [" now()", "current_timestamp", "localtimestamp", "statement_timestamp"] {
+            assert!(!all.to_lowercase().contains(other), "{other}");
+        }
+    }
+
+    /// All commits that notify wait for each other.
+    #[test]
+    fn no_statement_that_writes_notifies() {
+        let all = format!("{}{:?}", include_str!("setup.sql"), Statements::of("leasehold"));
+        assert!(!all.to_lowercase().contains("notify"));
+    }
 }

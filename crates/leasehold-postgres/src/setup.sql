@@ -1,6 +1,15 @@
 -- The tables and functions of leasehold's locks. Applying it again changes nothing.
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
+-- Tables of a later version stay as they are.
+DO $$ BEGIN
+    IF to_regclass('leasehold.meta') IS NOT NULL THEN
+        IF EXISTS (SELECT FROM leasehold.meta m WHERE m.format > 1) THEN
+            RAISE EXCEPTION 'the tables have a later format' USING ERRCODE = 'LH002';
+        END IF;
+    END IF;
+END $$;
+
 -- One row a lock. While entry is NULL, the columns say all: the lock is free, or has one exclusive holder and no
 -- queue. Otherwise entry has the whole lock, and the columns are for people.
 CREATE TABLE IF NOT EXISTS leasehold.lock (
@@ -32,7 +41,8 @@ CREATE TABLE IF NOT EXISTS leasehold.meta (
     epoch int NOT NULL,
     timeline text,
     forgotten bigint NOT NULL,        -- no deleted row had a higher fence
-    longest_ttl bigint NOT NULL       -- of all leases ever asked for, in microseconds
+    longest_ttl bigint NOT NULL,      -- of all leases ever asked for, in microseconds
+    lossy bool NOT NULL DEFAULT false -- whether a client ever had commits that don't wait for the disk
 );
 INSERT INTO leasehold.meta VALUES (1, 1, 0, NULL, 0, 30000000) ON CONFLICT DO NOTHING;
 
@@ -221,8 +231,9 @@ BEGIN
     now := clock_timestamp();
 END $$;
 
--- Puts the row of alive back. If writes may be lost, no lease is granted until the longest one has ended.
-CREATE OR REPLACE FUNCTION leasehold.adopt_1(p_lossy bool) RETURNS void LANGUAGE plpgsql AS $$
+-- Puts the row of alive back. If writes may be lost, no lease is granted until the longest one has ended, unless the
+-- client wants grants at once.
+CREATE OR REPLACE FUNCTION leasehold.adopt_1(p_grants bool) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was leasehold.meta; line text; waits bool;
 BEGIN
     SELECT * INTO was FROM leasehold.meta m WHERE m.id = 1 FOR UPDATE;
@@ -233,7 +244,8 @@ BEGIN
     EXCEPTION WHEN others THEN
         line := NULL;
     END;
-    waits := was.epoch > 0 AND (p_lossy OR line IS NULL OR line IS DISTINCT FROM was.timeline);
+    waits := was.epoch > 0 AND NOT p_grants AND (was.lossy OR current_setting('synchronous_commit') = 'off'
+        OR line IS NULL OR line IS DISTINCT FROM was.timeline);
     UPDATE leasehold.meta m SET epoch = was.epoch % 4095 + 1, timeline = line WHERE m.id = 1;
     INSERT INTO leasehold.alive VALUES (1, was.epoch % 4095 + 1, clock_timestamp(), clock_timestamp() +
         CASE WHEN waits THEN was.longest_ttl * interval '1 microsecond' ELSE interval '0' END);

@@ -15,6 +15,7 @@ use tokio_postgres::types::Type;
 use crate::classify::{Deadline, Fault, Next};
 use crate::pool::Param;
 use crate::row::{Found, Uuid, fence, get, time, to_sql_time};
+use crate::statements::Change;
 use crate::step::{Step, not_after};
 use crate::store::{PostgresStore, Shared};
 
@@ -154,13 +155,13 @@ impl PostgresStore {
         &self,
         keys: &[&Key],
         versions: &[i64],
-        sql: &str,
+        change: &Change,
         params: &[Param<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Result<Short>>, Fault> {
-        let Shared { pool, clock, .. } = &*self.shared;
+        let Shared { clock, .. } = &*self.shared;
         let hash = keys.first().map_or(0, |key| self.hash(key));
-        let rows = match pool.ask(hash, sql, params, deadline).await {
+        let rows = match self.change(change, hash, params, deadline).await {
             // The table tries it again.
             Err(Fault { next: Next::Again | Next::Locked, .. }) => {
                 return Ok(keys.iter().map(|_| Ok(Short::Missed(None))).collect());
@@ -241,7 +242,7 @@ impl PostgresStore {
         batch: &[usize],
         deadline: Deadline,
     ) -> Result<Vec<usize>, Fault> {
-        let Shared { pool, statements, clock, .. } = &*self.shared;
+        let Shared { statements, clock, .. } = &*self.shared;
         let Some(now) = clock.now() else { return Ok(Vec::new()) };
         macro_rules! column {
             ($request:ident => $value:expr) => {
@@ -269,7 +270,7 @@ impl PostgresStore {
             (&shorten, Type::BOOL_ARRAY),
         ];
         let hash = batch.first().and_then(|at| all.get(*at)).map_or(0, |one| self.hash(&one.key));
-        let rows = pool.ask(hash, &statements.renew, &params, deadline).await?;
+        let rows = self.change(&statements.renew, hash, &params, deadline).await?;
         let Some(row) = rows.first() else { return Ok(Vec::new()) };
         clock.shows(time(get(row, "now")?));
         let renewed: Vec<i32> = get(row, "renewed")?;

@@ -16,17 +16,27 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
     (SELECT count(*) FROM pg_stat_activity s WHERE s.application_name = 'leasehold-listen') AS listeners, \
     (SELECT extract(epoch FROM max(clock_timestamp() - s.xact_start))::float8 FROM pg_stat_activity s \
         WHERE s.datname = current_database()) AS longest_transaction, \
-    pg_notification_queue_usage() AS queue";
+    pg_notification_queue_usage() AS queue, \
+    CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN \
+        (SELECT count(*) FROM pg_stat_replication r WHERE r.sync_state IN ('sync', 'quorum')) END AS synchronised, \
+    (SELECT extract(epoch FROM max(clock_timestamp() - p.prepared))::float8 FROM pg_prepared_xacts p \
+        WHERE p.database = current_database()) AS longest_prepared, \
+    (SELECT string_agg(s.slot_name, ', ') FROM pg_replication_slots s WHERE s.xmin IS NOT NULL AND NOT s.active) \
+        AS slots, \
+    (SELECT t.n_tup_hot_upd::float8 / t.n_tup_upd FROM pg_stat_user_tables t \
+        WHERE t.relid = 'leasehold.lock'::regclass AND t.n_tup_upd > 1000) AS within_page";
 
 /// The statements, with the name of the schema.
+#[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) read_all: String,
     pub(crate) lock: String,
-    pub(crate) take: String,
-    pub(crate) release: String,
-    pub(crate) renew: String,
-    pub(crate) write: String,
+    pub(crate) take: Change,
+    pub(crate) release: Change,
+    pub(crate) renew: Change,
+    pub(crate) write: Change,
+    pub(crate) note_loss: String,
     pub(crate) adopt: String,
     pub(crate) forget: String,
     pub(crate) list: String,
@@ -39,16 +49,20 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn of(schema: &str) -> Self {
         let sql = |text| setup::in_schema(text, schema);
+        let change = |text| Change::of(sql(text));
         Self {
+            note_loss: sql(
+                "UPDATE leasehold.meta SET lossy = true WHERE id = 1 AND NOT lossy RETURNING 1",
+            ),
             read: sql("SELECT * FROM leasehold.read_1($1)"),
             read_all: sql(
                 "SELECT s.* FROM unnest($1) WITH ORDINALITY AS n(name, at), leasehold.read_1(n.name) s ORDER BY n.at",
             ),
             lock: sql("SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE"),
-            take: sql("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9)"),
-            release: sql("SELECT * FROM leasehold.release_1($1,$2,$3,$4)"),
-            renew: sql("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7)"),
-            write: sql(
+            take: change("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9)"),
+            release: change("SELECT * FROM leasehold.release_1($1,$2,$3,$4)"),
+            renew: change("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7)"),
+            write: change(
                 "SELECT leasehold.write_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21)",
             ),
             adopt: sql("SELECT leasehold.adopt_1($1)::text"),
@@ -71,5 +85,23 @@ impl Statements {
             ),
             examine: sql(EXAMINE),
         }
+    }
+}
+
+/// A statement that changes locks.
+#[derive(Debug)]
+pub(crate) struct Change {
+    /// Its commit is as durable as the user's commits are.
+    pub(crate) durable: String,
+    /// Its commit waits for no disk.
+    pub(crate) soon: String,
+}
+
+impl Change {
+    fn of(query: String) -> Self {
+        let soon = format!(
+            "SELECT q.* FROM (SELECT set_config('synchronous_commit', 'off', true)) c, ({query}) q"
+        );
+        Self { durable: query, soon }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::RandomState;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use leasehold_core::doctor::Finding;
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     /// Whether all goes through steps of the table.
     pub(crate) table_alone: bool,
     pub(crate) writes: AtomicU32,
+    /// Whether the database knows that a crash may lose writes.
+    pub(crate) loss_noted: AtomicBool,
     /// The name behind which names are forgotten next.
     pub(crate) forget_from: Arc<Mutex<String>>,
 }
@@ -101,19 +103,27 @@ impl PostgresStore {
     /// - `sslmode` is `verify-full` or `disable`. The default is `disable` on loopback and sockets, else `verify-full`.
     ///   `verify-ca` and `require` count as `verify-full`.
     /// - `sslrootcert`, `sslcert` and `sslkey` name files for TLS. By default the system's authorities are trusted.
-    /// - `password_file` names a file with the password, which is read at each login.
+    /// - `password_file` names a file with the password on its first line, which is read at each login. Without a
+    ///   password, it comes from the file in the variable `PGPASSFILE`, else from `~/.pgpass`.
     /// - `schema` (`leasehold`) keeps sets of locks apart.
     /// - `connections` (`4`) is how many connections to open at most, besides one for notifications and one for rows
     ///   that many processes change.
     /// - `listen` is a percent-encoded URL of the same database for notifications, past a pooler. With `listen=none`
     ///   waiters poll.
+    /// - `durability` (`full`): with `async`, commits wait for no disk. A crash then loses the last leases, and no lease is
+    ///   granted until the longest one has ended.
+    /// - `synchronous` (`any`): with `require`, the store refuses a server whose commits wait for no standby. An
+    ///   operation whose wait for the standby was cancelled fails with [`ErrorKind::NotReplicated`].
+    /// - `after_failover` (`wait`): with `grant`, leases are granted at once after writes may have been lost.
+    /// - `channel_binding` (`prefer`): `require` refuses a login by SCRAM that is not bound to the server's certificate.
     /// - `create` (`no`): `yes` makes the schema and its tables if they are missing.
     /// - `log` (`0`) is how many events to log of each lock.
     /// - `fence_retention` (`10m`) is for how long the last fence of an idle lock is kept.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Config`] – the URL can't be used, or the tables are missing. The message does not repeat the URL.
+    /// * [`ErrorKind::Config`] – the URL can't be used, the tables are missing, or commits wait for less than
+    ///   `synchronous` requires. The message leaves the URL out.
     /// * [`ErrorKind::Denied`] – wrong password, or no right to the tables.
     /// * [`ErrorKind::Unavailable`] – the server does not answer.
     ///
@@ -150,6 +160,7 @@ impl PostgresStore {
             clock: ServerClock::default(),
             table_alone,
             writes: AtomicU32::new(0),
+            loss_noted: AtomicBool::new(false),
             forget_from: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -358,7 +369,8 @@ impl Store for PostgresStore {
 impl PostgresStore {
     async fn age(&self, deadline: Deadline) -> Result<Option<Duration>, Fault> {
         let facts = self.facts(deadline).await?;
-        Ok(if facts.is_durable() { None } else { facts.alive_for })
+        let is_durable = facts.is_durable() && !self.shared.pool.dial.address.is_async;
+        Ok(if is_durable { None } else { facts.alive_for })
     }
 
     pub(crate) fn ear_trouble(&self) -> Option<Result<(), Error>> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use leasehold_core::{BoxFuture, Error, ErrorKind, Reason, Result, escape};
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
@@ -120,10 +121,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
 pub(crate) struct Secured<S>(Box<tokio_rustls::client::TlsStream<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
-    /// The verified certificate keeps others out of the middle.
     fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
+        let (_, session) = self.0.get_ref();
+        let certificate = session.peer_certificates().and_then(<[_]>::first);
+        certificate
+            .and_then(|certificate| end_point(certificate))
+            .map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
     }
+}
+
+/// The hash of a server's certificate to which a login is bound (`tls-server-end-point` of RFC 5929): by the hash
+/// function of its signature, or SHA-256 for older ones. `None` if the signature has no hash function of its own.
+fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
+    const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1];
+    const ECDSA: [u8; 6] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 4];
+    // A certificate is a sequence: its body, then the algorithm of its signature, which begins with an identifier.
+    let (fields, _) = der_value(certificate)?;
+    let (_, behind_body) = der_value(fields)?;
+    let (algorithm, _) = der_value(behind_body)?;
+    let (identifier, _) = der_value(algorithm)?;
+    let of_rsa = identifier.strip_prefix(&RSA);
+    let of_ecdsa = identifier.strip_prefix(&ECDSA);
+    match (of_rsa, of_ecdsa) {
+        (Some([4 | 5 | 11]), _) | (_, Some([1] | [3, 2])) => {
+            Some(Sha256::digest(certificate).to_vec())
+        }
+        (Some([12]), _) | (_, Some([3, 3])) => Some(Sha384::digest(certificate).to_vec()),
+        (Some([13]), _) | (_, Some([3, 4])) => Some(Sha512::digest(certificate).to_vec()),
+        _ => None,
+    }
+}
+
+/// The content of the first value in DER, and what follows the value.
+fn der_value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&[_, length], rest) = bytes.split_first_chunk()?;
+    if length < 0x80 {
+        return rest.split_at_checked(usize::from(length));
+    }
+    let (length, rest) = rest.split_at_checked(usize::from(length & 0x7f).min(4))?;
+    let length = length.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte));
+    rest.split_at_checked(length)
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {

@@ -174,6 +174,52 @@ impl PostgreSql {
         format!("postgres://leasehold@127.0.0.1:{}/postgres", self.port())
     }
 
+    /// A URL through loopback for another user.
+    #[must_use]
+    pub fn tcp_url_of(&self, user: &str) -> String {
+        self.tcp_url().replace("leasehold@", &format!("{user}@"))
+    }
+
+    /// Carries statements out with `psql`, as the superuser. Returns the values that they select.
+    ///
+    /// # Panics
+    ///
+    /// When one of them fails.
+    pub fn sql(&self, statements: &str) -> String {
+        let mut psql = postgresql("psql", &self.dir);
+        psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-U", "leasehold", "-h"]);
+        psql.arg(self.socket_dir()).arg("-p").arg(self.port().to_string());
+        run(psql.args(["-d", "postgres", "-c", statements]))
+    }
+
+    /// Puts a line before all others in `pg_hba.conf`. It holds for connections that are made a moment later.
+    ///
+    /// # Panics
+    ///
+    /// When the file can't be changed.
+    pub fn admit(&self, line: &str) {
+        let path = data_of(&self.dir).join("pg_hba.conf");
+        let rules = fs::read_to_string(&path).expect("the server has the file");
+        fs::write(&path, format!("{line}\n{rules}")).expect("the file is ours");
+        self.sql("SELECT pg_reload_conf()");
+    }
+
+    /// Changes a setting while the server runs.
+    ///
+    /// # Panics
+    ///
+    /// When it can't be changed.
+    pub fn set(&self, setting: &str, value: &str) {
+        self.sql(&format!("ALTER SYSTEM SET {setting} = '{value}'"));
+        self.sql("SELECT pg_reload_conf()");
+    }
+
+    /// The folder of the server's programs, such as `psql`.
+    #[must_use]
+    pub fn programs() -> PathBuf {
+        postgresql_bin()
+    }
+
     /// What the server has logged.
     #[must_use]
     pub fn log(&self) -> String {
@@ -235,7 +281,7 @@ impl PostgreSql {
 #[derive(Debug)]
 pub struct PgBouncer {
     // Dropped before the folder: a living pooler would write into it again.
-    _process: TestProcess,
+    process: TestProcess,
     dir: TempDir,
     port: Reservation,
 }
@@ -257,19 +303,34 @@ impl PgBouncer {
             server.port(),
             port.port(),
         );
-        let file = dir.path().join("pgbouncer.ini");
-        fs::write(&file, settings).expect("the temporary folder is writable");
+        fs::write(dir.path().join("pgbouncer.ini"), settings)
+            .expect("the temporary folder is writable");
+        let process = Self::launch(&dir, port.port());
+        Self { process, dir, port }
+    }
+
+    fn launch(dir: &TempDir, port: u16) -> TestProcess {
         let place = ["/usr/sbin/pgbouncer"];
         let mut command =
             Command::new(program(PGBOUNCER_VARIABLE, "pgbouncer", &place, "pgbouncer"));
         if rustix::process::geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
-        command.current_dir(dir.path()).arg(&file).stdin(Stdio::null());
-        let address = (std::net::Ipv4Addr::LOCALHOST, port.port());
+        command.current_dir(dir.path()).arg("pgbouncer.ini").stdin(Stdio::null());
+        let address = (std::net::Ipv4Addr::LOCALHOST, port);
         let ready = || std::net::TcpStream::connect(address).is_ok();
-        let process = launch(command, dir.path(), ready);
-        Self { _process: process, dir, port }
+        launch(command, dir.path(), ready)
+    }
+
+    /// Kills the pooler and starts it again.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.process.wait();
+        self.process = Self::launch(&self.dir, self.port.port());
     }
 
     /// A URL through the pooler.
@@ -472,7 +533,7 @@ fn postgresql_bin() -> PathBuf {
     postgres.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-fn run(command: &mut Command) {
+fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
     assert!(
         output.status.success(),
@@ -481,6 +542,7 @@ fn run(command: &mut Command) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 fn launch(mut command: Command, dir: &Path, ready: impl Fn() -> bool) -> TestProcess {

@@ -56,6 +56,7 @@ macro_rules! page {
         #[doc = "[evidence.md#g6]: crate::docs::evidence#g6"]
         #[doc = "[evidence.md#g7]: crate::docs::evidence#g7"]
         #[doc = "[evidence.md#g8]: crate::docs::evidence#g8"]
+        #[doc = "[evidence.md#tests-of-faults-postgresql]: crate::docs::evidence#tests-of-faults-postgresql"]
         #[doc = "[evidence.md#why-a-lease-handed-over-is-safe-without-a-round-trip]: crate::docs::evidence#why-a-lease-handed-over-is-safe-without-a-round-trip"]
         #[doc = "[evidence.md#why-a-quorum-is-safe]: crate::docs::evidence#why-a-quorum-is-safe"]
         #[doc = "[failover.md]: crate::docs::operations::failover"]
@@ -82,6 +83,7 @@ macro_rules! page {
         #[doc = "[performance.md]: crate::docs::performance"]
         #[doc = "[reliability.md]: crate::docs::reliability"]
         #[doc = "[postgres.md]: crate::docs::operations::postgres"]
+        #[doc = "[postgres-dba.md]: crate::docs::operations::postgres_dba"]
         #[doc = "[server.md]: crate::docs::operations::server"]
         #[doc = "[servers.md]: crate::docs::operations::servers"]
         #[doc = "[several.md]: crate::docs::operations::several"]
@@ -115,6 +117,7 @@ page!(operations "operations.md"
     page!(access "operations/access.md");
     page!(failover "operations/failover.md");
     page!(postgres "operations/postgres.md");
+    page!(postgres_dba "operations/postgres-dba.md");
     page!(several "operations/several.md");
     page!(servers "operations/servers.md");
     page!(doctor "operations/doctor.md");

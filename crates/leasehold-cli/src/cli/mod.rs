@@ -164,6 +164,7 @@ pub(crate) enum Command {
     Ask(Ask),
     ForceRelease(ForceRelease),
     SetLimit(SetLimit),
+    Setup(Setup),
     Doctor(Doctor),
     Completions(Completions),
     Man(Man),
@@ -460,6 +461,28 @@ pub(crate) struct SetLimit {
     /// The new number of permits
     #[arg(value_name = "N", value_parser = options::number, allow_hyphen_values = true)]
     pub(crate) limit: u32,
+}
+
+/// Make the tables of locks in a PostgreSQL database, or print the SQL for it
+///
+/// It prints the SQL that makes the schema, its tables and functions. It also prints the GRANTs that a
+/// role needs for locks, and limits that are worth setting. Only --run connects.
+///
+/// Applying it again changes nothing. After an update of leasehold, apply it before the first use.
+/// Tables of a later version are left alone.
+///
+///   leasehold setup --store postgres://app@db/shop | psql -h db -U postgres shop
+///   leasehold setup --store postgres://owner@db/shop --user app --run
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Setup {
+    /// Apply it in one transaction, as the user in the store's URL
+    #[arg(long)]
+    pub(crate) run: bool,
+
+    /// The role that takes locks [default: the user in the store's URL]
+    #[arg(long, value_name = "ROLE")]
+    pub(crate) user: Option<String>,
 }
 
 /// Print a completion script for a shell

@@ -18,6 +18,7 @@ mod release;
 mod renew;
 mod run;
 mod set_limit;
+mod setup;
 mod show;
 mod top;
 mod ui;
@@ -48,6 +49,7 @@ pub(crate) async fn carry_out(command: &Command, context: &Context) -> Outcome {
         Command::Ask(args) => ask::ask(args, context).await,
         Command::ForceRelease(args) => force_release::force_release(args, context).await,
         Command::SetLimit(args) => set_limit::set_limit(args, context).await,
+        Command::Setup(args) => setup::setup(args, context).await,
         Command::Doctor(args) => doctor::doctor(args, context).await,
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => man::man(args),

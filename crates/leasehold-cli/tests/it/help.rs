@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::harness::Site;
 
-pub(crate) const COMMANDS: [&str; 21] = [
+pub(crate) const COMMANDS: [&str; 22] = [
     "run",
     "elect",
     "observe",
@@ -24,6 +24,7 @@ pub(crate) const COMMANDS: [&str; 21] = [
     "ask",
     "force-release",
     "set-limit",
+    "setup",
     "doctor",
     "completions",
     "man",

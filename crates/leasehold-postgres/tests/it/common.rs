@@ -64,3 +64,14 @@ pub(crate) async fn take(store: &impl Store, request: &AcquireRequest) -> FenceB
         other => panic!("not granted: {other:?}"),
     }
 }
+
+/// Asks again until it is so.
+pub(crate) async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !check().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let outcome = tokio::time::timeout(WITHIN.saturating_mul(2), asking).await;
+    assert!(outcome.is_ok(), "it does not come: {what}");
+}

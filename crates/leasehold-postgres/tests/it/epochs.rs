@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use leasehold_core::{Acquire, Renew, RenewRequest, Store as _};
+use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
-use crate::common::{WITHIN, key, request, session, store_at, take, ttl};
+use crate::common::{WITHIN, key, request, session, store_at, take, ttl, until};
 
 #[tokio::test]
 async fn a_crash_keeps_leases_and_begins_an_epoch_and_a_clean_restart_does_not() {
@@ -58,11 +59,100 @@ async fn a_promoted_standby_grants_no_lease_until_the_longest_one_has_ended() {
     assert!(after.first() > fences.last() && after.first().epoch() == 2, "{after:?}");
 }
 
-async fn store_at_when_promoted(
-    url: &str,
-    standby: &PostgreSql,
-) -> leasehold_postgres::PostgresStore {
-    let error = leasehold_postgres::PostgresStore::connect(url).await.unwrap_err();
+/// Asks until the server answers again.
+async fn patiently(store: &PostgresStore, request: &leasehold_core::AcquireRequest) -> Acquire {
+    let mut answer = None;
+    until("an answer", async || {
+        answer = store.acquire(request, WITHIN).await.ok();
+        answer.is_some()
+    })
+    .await;
+    answer.unwrap()
+}
+
+#[tokio::test]
+async fn a_killed_backend_restarts_the_server_which_keeps_leases_and_begins_an_epoch() {
+    let server = PostgreSql::start();
+    let store = store_at(&format!("{}?create=yes", server.url())).await;
+    let held = request(&key());
+    let before = take(&store, &held).await;
+    let pid =
+        server.sql("SELECT min(pid) FROM pg_stat_activity WHERE application_name = 'leasehold'");
+    let killed = std::process::Command::new("kill").args(["-9", &pid]).status().unwrap();
+    assert!(killed.success());
+    let other = request(&held.key);
+    let answer = patiently(&store, &other).await;
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    let after = patiently(&store, &request(&key())).await.fences().unwrap();
+    assert!(after.first().epoch() == 2 && after.first() > before.last(), "{after:?}");
+    let renewal = RenewRequest::new(held.key.clone(), held.token, before, held.ttl);
+    assert_eq!(store.renew(&[renewal], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+}
+
+#[tokio::test]
+async fn a_crash_that_loses_leases_grants_none_until_the_longest_one_has_ended() {
+    for grants in [false, true] {
+        let mut server = PostgreSql::start_with(&["fsync=on", "wal_writer_delay=10s"]);
+        let after = if grants { "&after_failover=grant" } else { "" };
+        let url = format!("{}?create=yes&durability=async{after}", server.url());
+        let store = store_at(&url).await;
+        let (mut held, mut before) = (request(&key()), None);
+        // What is done in the background may have written the first ones to the disk.
+        for _ in 0..20 {
+            held = request(&key());
+            before = Some(take(&store, &held).await.last());
+        }
+        server.crash();
+        let other = request(&held.key);
+        // A client with durable commits learns of the loss from the database.
+        let first = if grants { store.clone() } else { store_at(&server.url()).await };
+        let answer = patiently(&first, &other).await;
+        if grants {
+            let next = answer.fences().map(|next| next.first());
+            assert!(next > before, "{answer:?}");
+            continue;
+        }
+        let Acquire::Busy(busy) = answer else { panic!("granted: {answer:?}") };
+        assert!(busy.retry_after > WITHIN / 2 && busy.retry_after <= WITHIN, "{busy:?}");
+        assert_eq!(first.inspect(&held.key, WITHIN).await.unwrap(), None, "the lease was lost");
+        server.sql("UPDATE leasehold.alive SET grants_from = clock_timestamp()");
+        let after = take(&first, &other).await;
+        assert!(Some(after.first()) > before && after.first().epoch() == 2, "{after:?}");
+        assert!(store.remembers_for(WITHIN).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_standby_that_lags_grants_no_lock_whose_lease_it_lacks() {
+    let mut server = PostgreSql::start();
+    let settings = "create=yes&connections=1";
+    let store = store_at(&format!("{}?{settings}", server.tcp_url())).await;
+    let seen = request(&key());
+    take(&store, &seen).await;
+    let standby = server.standby();
+    let count = |of: &str| format!("SELECT count(*) FROM {of}");
+    standby.set("primary_conninfo", "");
+    while standby.sql(&count("pg_stat_wal_receiver")) != "0" {}
+    let unseen = request(&key());
+    let before = take(&store, &unseen).await;
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", server.port(), standby.port());
+    let both = format!("postgres://leasehold@{both}/postgres?{settings}");
+    let follower = store_at(&both).await;
+    server.stop();
+    standby.promote();
+    assert_eq!(standby.sql(&count("leasehold.lock")), "1", "the standby lacks a lease");
+    for key in [&seen.key, &unseen.key] {
+        let answer = patiently(&follower, &request(key)).await;
+        assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    }
+    standby.sql("UPDATE leasehold.alive SET grants_from = clock_timestamp()");
+    let after = take(&follower, &request(&unseen.key)).await;
+    assert!(after.first() > before.last() && after.first().epoch() == 2, "{after:?}");
+    assert!(matches!(patiently(&follower, &request(&seen.key)).await, Acquire::Busy(_)));
+}
+
+async fn store_at_when_promoted(url: &str, standby: &PostgreSql) -> PostgresStore {
+    let error = PostgresStore::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), leasehold_core::ErrorKind::Unavailable, "{error}");
     standby.promote();
     store_at(url).await

@@ -3,6 +3,7 @@
 
 mod common;
 mod conformance;
+mod cuts;
 mod epochs;
 mod hold;
 mod hot;
@@ -11,5 +12,6 @@ mod log;
 mod plans;
 mod rows;
 mod setting_up;
+mod synchronous;
 mod trouble;
 mod wake;

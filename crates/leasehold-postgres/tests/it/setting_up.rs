@@ -5,7 +5,7 @@ use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 use leasehold_testkit::tls::Pki;
 
-use crate::common::{SERVER, fresh, key, request, session, store_at, take};
+use crate::common::{SERVER, fresh, key, request, session, store_at, take, until};
 
 async fn refused(url: &str) -> leasehold_core::Error {
     PostgresStore::connect(url).await.unwrap_err()
@@ -153,4 +153,70 @@ async fn a_server_is_trusted_by_its_certificate_and_name() {
     );
     let error = refused(&plain).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "a server without TLS: {error}");
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_one_that_accepts_writes_is_used() {
+    let server = PostgreSql::start();
+    let standby = server.standby();
+    let alone = format!("{}?create=yes", standby.tcp_url());
+    let error = refused(&alone).await;
+    assert_eq!(
+        (error.kind(), error.reason()),
+        (ErrorKind::Unavailable, Some(Reason::NotPrimary)),
+        "{error}"
+    );
+    let hosts = format!("127.0.0.1:1,127.0.0.1:{},127.0.0.1:{}", standby.port(), server.port());
+    let store = store_at(&format!("postgres://leasehold@{hosts}/postgres?create=yes")).await;
+    take(&store, &request(&key())).await;
+    assert_eq!(server.sql("SELECT count(*) FROM leasehold.lock"), "1");
+}
+
+#[tokio::test]
+async fn a_login_is_bound_to_the_servers_certificate() {
+    let pki = Pki::generate();
+    let server = PostgreSql::start_with_tls(pki.server());
+    server.sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'one'");
+    let url = format!(
+        "postgres://app:one@localhost:{}/postgres?create=yes&sslrootcert={}&channel_binding=require",
+        server.port(),
+        pki.ca().certificate_path().display()
+    );
+    let error = refused(&url).await;
+    assert!(error.to_string().contains("channel binding"), "a login without a password: {error}");
+    server.admit("hostssl all app all scram-sha-256");
+    until("the rule holds", async || PostgresStore::connect(&url).await.is_ok()).await;
+    let store = store_at(&url).await;
+    take(&store, &request(&key())).await;
+    let error = refused(&url.replace(":one@", ":two@")).await;
+    assert_eq!(error.reason(), Some(Reason::WrongPassword), "{error}");
+}
+
+#[tokio::test]
+async fn the_system_vouches_for_a_user_of_the_socket() {
+    let server = PostgreSql::start();
+    let user = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
+    let user = String::from_utf8(user).unwrap().trim().to_owned();
+    server.sql(&format!("CREATE ROLE \"{user}\" SUPERUSER LOGIN; CREATE ROLE another LOGIN"));
+    server.admit(&format!("local all \"{user}\",another peer"));
+    let url = format!("{}?create=yes", server.url());
+    // Before the reload, only rights are missing.
+    let another = url.replace("leasehold@", "another@");
+    until("the rule holds", async || refused(&another).await.kind() == ErrorKind::Denied).await;
+    let store = store_at(&url.replace("leasehold@", &format!("{user}@"))).await;
+    take(&store, &request(&key())).await;
+}
+
+#[tokio::test]
+async fn two_schemas_keep_two_sets_of_locks() {
+    let [one, two] = ["one", "two"].map(|name| {
+        let schema = fresh(name);
+        async move { store_at(&format!("{}?create=yes&schema={schema}", SERVER.url())).await }
+    });
+    let (one, two) = (one.await, two.await);
+    let name = key();
+    take(&one, &request(&name)).await;
+    take(&two, &request(&name)).await;
+    let all = leasehold_core::ListRequest::default();
+    assert_eq!(one.list(&all, crate::common::WITHIN).await.unwrap().locks.len(), 1);
 }

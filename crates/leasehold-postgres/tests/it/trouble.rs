@@ -8,7 +8,9 @@ use leasehold_core::{Acquire, Effect, ErrorKind, Reason, ReleaseRequest, Store a
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
-use crate::common::{SERVER, WITHIN, fresh, key, own_store, request, session, store_at, take};
+use crate::common::{
+    SERVER, WITHIN, fresh, key, own_store, request, session, store_at, take, until,
+};
 
 #[tokio::test]
 async fn a_server_that_is_away_is_unavailable_and_found_again() {
@@ -177,4 +179,137 @@ async fn the_doctor_names_settings_that_lose_leases() {
     let findings = off.examine(WITHIN).await.unwrap();
     let persistence = findings.iter().find(|finding| finding.topic == "persistence").unwrap();
     assert_eq!(persistence.severity, Severity::Problem, "fsync is off there");
+}
+
+#[tokio::test]
+async fn a_limit_that_no_statement_keeps_leaves_no_effect() {
+    let (schema, user) = (fresh("hasty"), fresh("hasty"));
+    let url = format!("{}?schema={schema}", SERVER.url());
+    let judge = store_at(&format!("{url}&create=yes")).await;
+    SERVER.sql(&format!("CREATE ROLE {user} LOGIN SUPERUSER"));
+    let hasty = store_at(&url.replace("leasehold@", &format!("{user}@"))).await;
+    // Each write takes longer than the limit.
+    SERVER.sql(&format!(
+        "CREATE FUNCTION {schema}.delay() RETURNS trigger LANGUAGE plpgsql AS
+         'BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END';
+         CREATE TRIGGER delay BEFORE INSERT ON {schema}.lock FOR EACH ROW
+         EXECUTE FUNCTION {schema}.delay();
+         ALTER ROLE {user} SET statement_timeout = '1ms'"
+    ));
+    // It holds for new sessions.
+    SERVER.sql(&format!(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '{user}'"
+    ));
+    until("a statement is cancelled", async || {
+        let held = request(&key());
+        let error = hasty.acquire(&held, WITHIN).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(judge.inspect(&held.key, WITHIN).await.unwrap(), None, "{error}");
+        let is_cancelled = error.reason() == Some(Reason::Busy);
+        assert!(!is_cancelled || error.effect() == Effect::NotApplied, "{error}");
+        is_cancelled
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_reported_and_changes_nothing() {
+    let (store, schema) = own_store().await;
+    SERVER.sql(&format!(
+        "CREATE FUNCTION {schema}.full() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
+         CREATE TRIGGER fills BEFORE INSERT ON {schema}.lock FOR EACH ROW EXECUTE FUNCTION {schema}.full()"
+    ));
+    let held = request(&key());
+    let error = store.acquire(&held, WITHIN).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.reason(), error.effect()),
+        (ErrorKind::Full, Some(Reason::DiskFull), Effect::NotApplied),
+        "{error}"
+    );
+    SERVER.sql(&format!("DROP TRIGGER fills ON {schema}.lock"));
+    take(&store, &held).await;
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_answer_is_replaced_and_its_statement_ended() {
+    let schema = fresh("silent");
+    let store =
+        store_at(&format!("{}?create=yes&connections=1&schema={schema}", SERVER.url())).await;
+    take(&store, &request(&key())).await;
+    let session = session(&SERVER).await;
+    session.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.lock")).await.unwrap();
+    for _ in 0..3 {
+        let error =
+            store.acquire(&request(&key()), Duration::from_millis(1_500)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    let waiting = format!(
+        "SELECT count(*) FROM pg_locks WHERE relation = '{schema}.lock'::regclass AND NOT granted"
+    );
+    until("their statements are ended", async || {
+        session.query_one(&waiting, &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
+    session.batch_execute("ROLLBACK").await.unwrap();
+    take(&store, &request(&key())).await;
+}
+
+#[tokio::test]
+async fn a_transaction_with_an_old_snapshot_changes_no_answer() {
+    let (store, schema) = own_store().await;
+    let session = session(&SERVER).await;
+    let old = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {schema}.lock");
+    session.batch_execute(&old).await.unwrap();
+    let name = key();
+    let mut last = None;
+    for _ in 0..50 {
+        let held = request(&name);
+        let fence = Some(take(&store, &held).await.first());
+        assert!(fence > last);
+        last = fence;
+        let Acquire::Already(granted) = store.acquire(&held, WITHIN).await.unwrap() else {
+            panic!("its own lease")
+        };
+        let release = ReleaseRequest::new(name.clone(), held.token, granted.fences);
+        store.release(&release, WITHIN).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_store_opens_as_many_sessions_as_its_url_allows() {
+    let (schema, user) = (fresh("few"), fresh("few"));
+    SERVER.sql(&format!("CREATE ROLE {user} LOGIN SUPERUSER"));
+    let url = SERVER.url().replace("leasehold@", &format!("{user}@"));
+    let store = store_at(&format!("{url}?create=yes&connections=2&schema={schema}")).await;
+    let all: Vec<_> = (0..64).map(|_| request(&key())).collect();
+    futures_util::future::join_all(all.iter().map(|request| take(&store, request))).await;
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{user}'");
+    assert_eq!(SERVER.sql(&sessions), "2");
+}
+
+#[tokio::test]
+async fn the_doctor_names_what_keeps_dead_rows_and_a_standby_that_is_away() {
+    let server = PostgreSql::start_with(&["max_prepared_transactions=2"]);
+    let store = store_at(&format!("{}?create=yes", server.url())).await;
+    take(&store, &request(&key())).await;
+    let worse = async || {
+        let findings = store.examine(WITHIN).await.unwrap();
+        let worse = findings.into_iter().filter(|finding| finding.severity > Severity::Note);
+        worse.map(|finding| finding.topic.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(worse().await, ["persistence"], "fsync is off");
+    server.sql("ALTER TABLE leasehold.lock SET (fillfactor = 100)");
+    server.sql("CREATE INDEX ON leasehold.lock (used_until)");
+    server.sql(
+        "DO $$ BEGIN FOR i IN 1 .. 1100 LOOP
+         UPDATE leasehold.lock SET used_until = used_until + interval '1 ms'; END LOOP; END $$",
+    );
+    server.sql("SELECT pg_create_physical_replication_slot('left_over', true)");
+    server.set("synchronous_standby_names", "*");
+    until("replication and updates are named", async || {
+        let worse = worse().await;
+        ["replication", "updates"].iter().all(|topic| worse.iter().any(|it| it == topic))
+    })
+    .await;
 }

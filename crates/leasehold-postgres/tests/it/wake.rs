@@ -1,8 +1,12 @@
 //! The channel for notifications: one connection a process, lost, and found again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Acquire, ClientId, Listener, QueueRequest, ReleaseRequest, Store, Wake};
+use leasehold_core::{
+    Acquire, ClientId, ErrorKind, Listener, QueueRequest, ReleaseRequest, Renew, RenewRequest,
+    Store, Wake,
+};
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::{PgBouncer, PostgreSql};
 use tokio::time::timeout;
@@ -105,4 +109,49 @@ async fn behind_a_pooler_the_channel_is_silent_and_locks_work() {
         until(&mut listener, &Wake::Silent).await;
         take(&store, &request(&key())).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clients_that_connect_at_the_same_instant_share_a_connection() {
+    let server = PostgreSql::start();
+    store_at(&format!("{}?create=yes", server.url())).await;
+    let subscriptions =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-listen'";
+    let begin = Arc::new(tokio::sync::Barrier::new(16));
+    let tasks = (0..16).map(|_| {
+        let (begin, url) = (Arc::clone(&begin), server.url());
+        tokio::spawn(async move {
+            begin.wait().await;
+            let store = PostgresStore::builder().connect_lazy(&url).unwrap();
+            let listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
+            (store, listener)
+        })
+    });
+    let all = futures_util::future::join_all(tasks).await;
+    assert_eq!(server.sql(subscriptions), "1");
+    drop(all);
+}
+
+#[tokio::test]
+async fn a_pooler_that_is_restarted_delays_locks_and_ends_no_lease() {
+    let server = PostgreSql::start();
+    let mut pooler = PgBouncer::start(&server, "transaction");
+    let direct = server.url().replace('%', "%25");
+    let url = format!("{}?create=yes&connections=1&listen={direct}", pooler.url());
+    let store = store_at(&url).await;
+    let client = ClientId::generate().unwrap();
+    let mut listener = store.listen(client, WITHIN).await.unwrap();
+    let held = request(&key());
+    let fences = take(&store, &held).await;
+    pooler.restart();
+    let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
+    let renewed = loop {
+        match store.renew(std::slice::from_ref(&renewal), WITHIN).await.remove(0) {
+            Ok(renewed) => break renewed,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+    };
+    assert_eq!(renewed, Renew::Renewed);
+    hand_on(&store, client).await;
+    granted(&mut listener).await;
 }

@@ -1,0 +1,92 @@
+//! Commits that wait for a standby: the requirement, fail-over, and waits that are cut short.
+
+use leasehold_core::{Acquire, Effect, ErrorKind, Reason, Store as _};
+use leasehold_postgres::PostgresStore;
+use leasehold_testkit::sql::PostgreSql;
+
+use crate::common::{WITHIN, key, request, store_at, take, until};
+
+/// A primary whose commits wait for its standby.
+fn pair() -> (PostgreSql, PostgreSql) {
+    let server = PostgreSql::start();
+    let standby = server.standby();
+    server.set("synchronous_standby_names", "*");
+    let attached = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    while server.sql(attached) != "1" {}
+    (server, standby)
+}
+
+#[tokio::test]
+async fn a_server_whose_commits_wait_for_no_standby_is_refused_if_the_url_says_so() {
+    let server = PostgreSql::start();
+    let url = format!("{}?create=yes", server.url());
+    store_at(&url).await;
+    let required = format!("{url}&synchronous=require");
+    let refused = async || {
+        let error = PostgresStore::connect(&required).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::Config, Some(Reason::StoreSettings)),
+            "{error}"
+        );
+        assert!(error.to_string().contains("synchronous_standby_names"), "{error}");
+    };
+    refused().await;
+    server.sql("ALTER ROLE leasehold SET synchronous_commit = 'local'");
+    server.set("synchronous_standby_names", "*");
+    refused().await;
+}
+
+#[tokio::test]
+async fn a_promoted_standby_that_has_every_lease_can_grant_at_once() {
+    let (mut server, standby) = pair();
+    let settings = "create=yes&synchronous=require&after_failover=grant";
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", server.port(), standby.port());
+    let url = format!("postgres://leasehold@{both}/postgres?{settings}");
+    let store = store_at(&url).await;
+    let held = request(&key());
+    let before = take(&store, &held).await;
+    server.stop();
+    standby.promote();
+    let other = request(&key());
+    let fences = loop {
+        match store.acquire(&other, WITHIN).await {
+            Ok(answer) => break answer.fences().expect("granted"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+    };
+    assert!(fences.first() > before.last() && fences.first().epoch() == 2, "{fences:?}");
+    let answer = store.acquire(&request(&held.key), WITHIN).await.unwrap();
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_commit_whose_wait_for_the_standby_is_cut_short_has_an_unknown_effect() {
+    let (server, mut standby) = pair();
+    let url = format!("{}?create=yes&synchronous=require&connections=1", server.url());
+    let store = store_at(&url).await;
+    take(&store, &request(&key())).await;
+    standby.stop();
+    for (how, kind) in [
+        ("pg_cancel_backend", ErrorKind::NotReplicated),
+        ("pg_terminate_backend", ErrorKind::Unavailable),
+    ] {
+        let held = request(&key());
+        let cut = async || {
+            let of = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'leasehold'";
+            let cut = async || server.sql(&format!("SELECT count({how}(pid)) {of}")) != "0";
+            until("a commit that waits", cut).await;
+        };
+        // A read behind what is done in the background may fail first, with its commit.
+        let error = loop {
+            let (answer, ()) = tokio::join!(store.acquire(&held, WITHIN), cut());
+            let error = answer.unwrap_err();
+            if error.effect() != Effect::NotApplied {
+                break error;
+            }
+        };
+        assert_eq!((error.kind(), error.effect()), (kind, Effect::Unknown), "{how}: {error}");
+        let there = store.inspect(&held.key, WITHIN).await.unwrap();
+        assert!(there.is_some_and(|lock| lock.holders.len() == 1), "{how}: it is on the primary");
+    }
+}
