@@ -9,7 +9,7 @@ use std::path::Path;
 /// How many words each page may have. A page of a chapter has its folder's budget.
 const WORDS: &[(&str, usize)] = &[
     ("ARCHITECTURE.md", 2500),
-    ("CONTRIBUTING.md", 2100),
+    ("CONTRIBUTING.md", 2115),
     ("README.md", 600),
     ("SECURITY.md", 700),
     ("docs/chooser.md", 800),
@@ -33,6 +33,7 @@ const WORDS: &[(&str, usize)] = &[
     ("docs/performance.md", 2400),
     ("docs/programs.md", 400),
     ("docs/proof.md", 700),
+    ("docs/python.md", 900),
     ("docs/quick-start.md", 500),
     ("docs/reliability.md", 1700),
     ("docs/wire.md", 1900),

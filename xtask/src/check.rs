@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::jobs::{self, Job};
-use crate::{doc_links, features, hygiene, interop, root, surface, tools};
+use crate::{doc_links, features, hygiene, interop, python, root, surface, tools};
 
 /// How much to check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,7 +21,7 @@ pub(crate) enum Scope {
     /// What CI checks.
     Everything,
     /// Only what changes most often: it leaves out feature combinations, documentation, other
-    /// libraries, torture and simulation.
+    /// libraries, Python, torture and simulation.
     Fast,
 }
 
@@ -40,8 +40,9 @@ const STEPS: &[(&str, bool, Step)] = &[
 pub(crate) fn run(scope: Scope) -> Result<(), String> {
     tools()?;
     let begin = now();
-    // Mostly waits for registries. If this fails, the trials try again, and report why.
-    let prepared = (scope == Scope::Everything).then(|| thread::spawn(interop::prepare));
+    // Mostly waits for registries. If this fails, the jobs try again, and report why.
+    let prepared = (scope == Scope::Everything)
+        .then(|| thread::spawn(|| (interop::prepare(), python::prepare())));
     for (name, slow, step) in STEPS {
         if *slow && scope == Scope::Fast {
             println!("==> {name}: left out (--fast)");
@@ -157,7 +158,7 @@ fn documents() -> PathBuf {
     target().join("doc")
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 
@@ -219,7 +220,7 @@ fn others() -> Result<Vec<Job>, String> {
     };
     let doc_tests = command(&["test", "--doc", "--workspace", "--all-features"]);
     let doc_tests = Job { name: "doc tests".to_owned(), command: doc_tests };
-    Ok(vec![job("sim"), job("interop"), doc_tests, job("torture")])
+    Ok(vec![job("sim"), job("interop"), job("python"), doc_tests, job("torture")])
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

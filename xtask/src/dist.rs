@@ -9,13 +9,19 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{check, root, torture};
+use crate::{check, python, root, torture};
 
 /// The image's name, until its user gives it another one.
 const IMAGE: &str = "leasehold";
 /// Unpublished packages, which check and measure the others.
-const PRIVATE: [&str; 5] =
-    ["leasehold-bench", "leasehold-examples", "leasehold-interop", "leasehold-testkit", "xtask"];
+const PRIVATE: [&str; 6] = [
+    "leasehold-bench",
+    "leasehold-examples",
+    "leasehold-interop",
+    "leasehold-python",
+    "leasehold-testkit",
+    "xtask",
+];
 
 /// For the static program. Without it, each start first writes the address that the system chose
 /// into fifty pages of tables.
@@ -25,14 +31,19 @@ const LLD: &[&str] = &["-C", "linker=rust-lld", "-C", "linker-flavor=ld.lld"];
 
 type Part = fn(&Path) -> Result<(), String>;
 
-const PARTS: [(&str, Part); 4] =
-    [("package", package), ("static", static_package), ("image", image), ("crates", crates)];
+const PARTS: [(&str, Part); 5] = [
+    ("package", package),
+    ("static", static_package),
+    ("image", image),
+    ("crates", crates),
+    ("python", python::dist),
+];
 
 /// Makes these parts, or all.
 pub(crate) fn run(wanted: &[&str]) -> Result<(), String> {
     if let Some(unknown) = wanted.iter().find(|name| PARTS.iter().all(|(part, _)| part != *name)) {
         return Err(format!(
-            "there is no part {unknown}; there are package, static, image, crates"
+            "there is no part {unknown}; there are package, static, image, crates, python"
         ));
     }
     let directory = root().join("target/dist");

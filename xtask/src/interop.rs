@@ -65,12 +65,14 @@ fn tools() -> Result<(), String> {
     };
     missing.extend(php_lacks_redis().then_some("php-redis"));
     missing.extend((!Path::new(SYMFONY).exists()).then_some("php-symfony-lock"));
-    if missing.is_empty() {
-        return Ok(());
-    }
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Installs Debian packages.
+pub(crate) fn install(missing: &[&str]) -> Result<(), String> {
     println!("    installing {}", missing.join(", "));
     let mut install = as_root("apt-get");
-    install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(&missing);
+    install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(missing);
     install.stdout(Stdio::null());
     let mut update = as_root("apt-get");
     update.args(["update", "--quiet"]).stdout(Stdio::null());

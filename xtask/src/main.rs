@@ -20,6 +20,7 @@ mod links;
 mod picture;
 mod promises;
 mod prose;
+mod python;
 mod sim;
 mod surface;
 mod tests_named;
@@ -36,7 +37,7 @@ Usage: cargo xtask <command>
 
 Commands:
   check [--fast]  everything CI checks; --fast leaves out features, documentation, doc tests,
-                  other libraries, torture, simulation and model
+                  other libraries, Python, torture, simulation and model
   hygiene         what no compiler complains about: leftovers, white space, long files, links, words,
                   tests that documents name, promises, circles of modules, commit messages
   files [WORD…]   what each source file is for, by its own first line: of all files, or of those whose
@@ -52,12 +53,14 @@ Commands:
   prose [--write | PART…]
                   the findings of style in all prose, or in files whose path has one of these parts; --write
                   notes in xtask/prose.txt that there are fewer of them (more are refused, by hygiene as well)
+  python [WORD…]  the Python package: its tests, mypy, stubtest and pyright, in target/python; with words
+                  the tests alone, and the words go to pytest
   surface [--write]
                   whether the public surface is what docs/api says, or makes docs/api say so; and whether
                   each method that waits says its cost, its errors and what a dropped future loses
   dist [PART...]  what is given to users, into target/dist: package (Debian, and its files alone), static
-                  (the same with musl), image, crates (as they are published);
-                  without arguments all of it
+                  (the same with musl), image, crates (as they are published),
+                  python (a wheel and the source archive); without arguments all of it
   sim [run|history|histories|model|planted ARGUMENT...]
                   the client simulated, see docs/proof.md: `run --seconds N`, `run --seeds N --from SEED`,
                   `history SEED`, `model`, `planted`; `histories [--write]`, whether some seeds' histories are
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         ["book"] => book::run(root()),
         ["picture"] => picture::run(root()),
         ["prose", rest @ ..] => prose::run(root(), rest),
+        ["python", words @ ..] => python::run(words),
         ["surface"] => surface::run(root(), surface::Task::Compare),
         ["surface", "--write"] => surface::run(root(), surface::Task::Write),
         ["interop", names @ ..] => interop::run(names),
