@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -17,8 +18,11 @@ pub(crate) fn poll<F: Future + ?Sized>(
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// Polls a future until it is done. Calls `look` after each signal of the system, and at least once
-/// a second, since another thread may have got the signal; its error ends the wait.
+/// How long a signal that another thread got may wait for a look.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Polls a future until it is done. Calls `look` after each signal of the system, and once a second
+/// however often it is woken, since another thread may have got the signal; its error ends the wait.
 pub(crate) fn until_ready<F: Future, E>(
     driver: &Handle,
     mut future: Pin<&mut F>,
@@ -26,13 +30,22 @@ pub(crate) fn until_ready<F: Future, E>(
     waker: &Waker,
     mut look: impl FnMut() -> Result<(), E>,
 ) -> Result<F::Output, E> {
+    let mut looked = now();
     loop {
-        if !signal.sleep() {
+        let is_woken = signal.sleep();
+        if !is_woken || looked.elapsed() >= LOOK_EVERY {
             look()?;
-        } else if let Poll::Ready(output) = poll(driver, future.as_mut(), waker) {
+            looked = now();
+        }
+        if is_woken && let Poll::Ready(output) = poll(driver, future.as_mut(), waker) {
             return Ok(output);
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "no decision about a lease")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 thread_local! {

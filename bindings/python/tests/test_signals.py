@@ -156,3 +156,28 @@ with leasehold.Client(url) as client, client.mutex(key, ttl=600).lock():
     code, _, errors = program.end()
     assert code == 7 and errors == ""
     shared.mutex(key).lock(timeout=0).release()
+
+
+@pytest.mark.parametrize("wait", ["lock", "multi", "acquire", "lost"])
+def test_a_signal_that_another_thread_gets_ends_a_wait(
+    shared: leasehold.Client, shared_url: str, key: str, child: Callable, wait: str
+) -> None:
+    """The system may give it to any thread, and a wait may be woken often meanwhile."""
+    source = PROGRAM.replace(
+        'print("waits", flush=True)',
+        """
+import signal, threading
+def interrupt():
+    print("waits", flush=True)
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+""",
+    )
+    with shared.mutex(key).lock():
+        program = child(source.format(wait=WAITS[wait]), shared_url, key)
+        assert program.line() == "waits"
+        until(lambda: is_asleep(program.process.pid))
+        program.tell()
+        assert program.line() == "interrupted"
+        assert program.end()[0] == 0
