@@ -87,7 +87,7 @@ fn wheel(profile: &str, options: &[&str]) -> Result<PathBuf, String> {
 
 fn maturin(what: &str) -> Command {
     let mut maturin = Command::new(program("maturin"));
-    maturin.args([what, "--quiet", "--manifest-path"]).arg(sources().join("Cargo.toml"));
+    maturin.args([what, "--manifest-path"]).arg(sources().join("Cargo.toml"));
     maturin.env("CARGO_TARGET_DIR", check::target()).env("CARGO_TERM_QUIET", "true");
     maturin
 }

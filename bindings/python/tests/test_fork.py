@@ -61,7 +61,7 @@ def test_a_child_uses_its_parents_client(shared: leasehold.Client, key: str) -> 
     guard.release()
 
 
-def test_a_childs_lock_excludes_its_parent(shared: leasehold.Client, key: str) -> None:
+def test_the_lock_of_a_child_excludes_its_parent(shared: leasehold.Client, key: str) -> None:
     ours, theirs = fork.Pipe()
 
     def child() -> None:
