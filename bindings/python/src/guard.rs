@@ -41,6 +41,19 @@ enum View {
     Several(HeldLeases),
 }
 
+impl View {
+    /// The name of the lock, or of all of them.
+    fn key(&self) -> String {
+        match self {
+            Self::One(lease) => lease.key().as_str().to_owned(),
+            Self::Several(leases) => {
+                let keys: Vec<_> = leases.leases().iter().map(|one| one.key().as_str()).collect();
+                keys.join(", ")
+            }
+        }
+    }
+}
+
 /// Calls a method that both views have.
 macro_rules! of_view {
     ($view:expr, $lease:ident => $call:expr) => {
@@ -106,8 +119,8 @@ struct Parts {
 }
 
 impl Slot {
-    fn new(guard: Held) -> Self {
-        Self(Ours::new(Parts { view: guard.view(), guard: Mutex::new(Some(guard)) }))
+    fn new(guard: Held, view: View) -> Self {
+        Self(Ours::new(Parts { view, guard: Mutex::new(Some(guard)) }))
     }
 
     fn view(&self) -> Result<&View> {
@@ -240,56 +253,31 @@ pub(crate) struct Grant {
 impl Grant {
     /// The guard that Python gets.
     pub(crate) fn give(self, py: Python<'_>, face: Face) -> PyResult<Py<PyAny>> {
-        /// An object of this class, whose base is a guard's.
+        let view = self.guard.view();
+        let key = view.key();
+        // Of the class that belongs to each kind, with the guard's class for this face as its base.
         macro_rules! made {
-            ($guard:expr, $class:expr) => {
-                Ok(Py::new(py, $guard.add_subclass($class))?.into_any())
-            };
+            ($base:expr; $plain:ident $($kind:ident $class:ident)*) => {{
+                let class: fn(Python<'_>, _) -> PyResult<Py<PyAny>> = match &self.guard {
+                    Held::$plain(_) => |py, guard| Ok(Py::new(py, guard)?.into_any()),
+                    $(Held::$kind(_) => |py, guard: PyClassInitializer<_>| {
+                        Ok(Py::new(py, guard.add_subclass($class))?.into_any())
+                    },)*
+                };
+                let slot = Arc::new(Slot::new(self.guard, view));
+                let lease = Lease { face, key, slot, core: self.core, calls: Mutex::default() };
+                class(py, PyClassInitializer::from(($base, lease)))
+            }};
         }
-        let guard = &self.guard;
-        let kind = match guard {
-            Held::Plain(_) => Kind::Plain,
-            Held::Read(_) => Kind::Read,
-            Held::Write(_) => Kind::Write,
-            Held::Permits(_) => Kind::Permits,
-            Held::Once(_) => Kind::Once,
-            Held::Multi(_) => Kind::Multi,
-            Held::Reentrant(_) => Kind::Reentrant,
-        };
-        let key = match guard.view() {
-            View::One(lease) => lease.key().as_str().to_owned(),
-            View::Several(leases) => {
-                let keys: Vec<_> = leases.leases().iter().map(|one| one.key().as_str()).collect();
-                keys.join(", ")
-            }
-        };
-        let slot = Arc::new(Slot::new(self.guard));
-        let lease = Lease { face, key, slot, core: self.core, calls: Mutex::default() };
         match face {
-            Face::Threads => {
-                let guard = PyClassInitializer::<Guard>::from((Guard, lease));
-                match kind {
-                    Kind::Plain => Ok(Py::new(py, guard)?.into_any()),
-                    Kind::Read => made!(guard, Read),
-                    Kind::Write => made!(guard, Write),
-                    Kind::Permits => made!(guard, Permits),
-                    Kind::Once => made!(guard, Once),
-                    Kind::Multi => made!(guard, Multi),
-                    Kind::Reentrant => made!(guard, Reentrant),
-                }
-            }
-            Face::Tasks => {
-                let guard = PyClassInitializer::<AGuard>::from((AGuard(Mutex::default()), lease));
-                match kind {
-                    Kind::Plain => Ok(Py::new(py, guard)?.into_any()),
-                    Kind::Read => made!(guard, ARead),
-                    Kind::Write => made!(guard, AWrite),
-                    Kind::Permits => made!(guard, APermits),
-                    Kind::Once => made!(guard, AOnce),
-                    Kind::Multi => made!(guard, AMulti),
-                    Kind::Reentrant => made!(guard, AReentrant),
-                }
-            }
+            Face::Threads => made!(
+                Guard; Plain Read Read Write Write Permits Permits Once Once Multi Multi
+                Reentrant Reentrant
+            ),
+            Face::Tasks => made!(
+                AGuard(Mutex::default()); Plain Read ARead Write AWrite Permits APermits
+                Once AOnce Multi AMulti Reentrant AReentrant
+            ),
         }
     }
 
@@ -301,16 +289,6 @@ impl Grant {
     ) -> PyResult<Py<PyAny>> {
         grant.map_or_else(|| Ok(py.None()), |grant| grant.give(py, face))
     }
-}
-
-enum Kind {
-    Plain,
-    Read,
-    Write,
-    Permits,
-    Once,
-    Multi,
-    Reentrant,
 }
 
 /// What the work under a lock needs to know, and how it ends.
