@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -247,3 +248,31 @@ def test_eight_threads_take_turns(client: leasehold.Client, key: str) -> None:
     for thread in threads:
         thread.join()
     assert state == {"inside": 0, "most": 1, "turns": 200}
+
+
+def test_a_storm_of_timeouts_leaves_nothing(client: leasehold.Client, key: str) -> None:
+    """Waits that end at any moment, also while a grant is on its way."""
+    state = {"inside": 0, "most": 0}
+    outcomes: list[str] = []
+
+    def work(n: int) -> None:
+        for turn in range(25):
+            try:
+                with client.mutex(key).lock(timeout=(n * turn % 7) / 1000):
+                    state["inside"] += 1
+                    state["most"] = max(state["most"], state["inside"])
+                    time.sleep(0.0005)
+                    state["inside"] -= 1
+                    outcomes.append("held")
+            except leasehold.Timeout:
+                outcomes.append("timed out")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 200 and set(outcomes) == {"held", "timed out"}
+    assert state == {"inside": 0, "most": 1}
+    client.mutex(key).lock(timeout=30).release()
+    assert not client.list(key)
