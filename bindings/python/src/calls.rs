@@ -119,6 +119,9 @@ pub(crate) fn wait<T: Send>(
 }
 
 fn check_signals() -> PyResult<()> {
+    if ends_elsewhere() {
+        stand_still();
+    }
     Python::attach(|py| py.check_signals())
 }
 

@@ -41,6 +41,11 @@ ENDS = {
     "with exit handlers": ("atexit.register(client.close); atexit.register(guard.release)", 0),
     "a callback on loss": ("guard.on_lost(lambda: None)", 0),
     "with a log": ("leasehold.log_to()", 0),
+    "slowly, with a log": (
+        "leasehold.log_to()\n"
+        "class Slow:\n    def __del__(self, sleep=time.sleep): sleep(2.5)\nslow = Slow()",
+        0,
+    ),
     "with events": ("events = client.events(); next(events) if False else None", 0),
     "a loop that was closed": (
         "async def main():\n    global other\n"
