@@ -111,8 +111,10 @@ def test_memory_stays_its_parents(memory: leasehold.Client, key: str) -> None:
     assert in_child(child) == 0
 
 
+# From 3.12 on the interpreter warns of each fork of a process that has threads.
 ENDS = """
-import os, sys, leasehold
+import os, sys, warnings, leasehold
+warnings.simplefilter("ignore", DeprecationWarning)
 url, key = sys.argv[1:]
 client = leasehold.Client(url)
 guard = client.mutex(key).lock()
