@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use leasehold::Result;
 use pyo3::IntoPyObjectExt as _;
@@ -81,11 +82,10 @@ fn ends_elsewhere() -> bool {
 }
 
 /// The end of a daemon thread: it stands still, as in the interpreter's own waits. An error would be
-/// printed. To take the lock could end the thread in the midst of Rust's frames.
-fn stand_still() -> ! {
-    loop {
-        thread::park();
-    }
+/// printed. To take the lock could end the thread in the midst of Rust's frames. If the process is
+/// still there after this time, something waits for the thread, so it goes on.
+fn stand_still() {
+    thread::sleep(Duration::from_secs(10));
 }
 
 /// Waits in this thread, without the interpreter's lock, until a future is done. A signal's handler
@@ -95,7 +95,7 @@ pub(crate) fn wait<T: Send>(
     future: impl Future<Output = Result<T>> + Send,
 ) -> PyResult<Result<T>> {
     if ends_elsewhere() {
-        py.detach(|| stand_still());
+        py.detach(stand_still);
     }
     let driver = driver().map_err(raising(py))?;
     let mut future = pin!(future);
@@ -120,7 +120,8 @@ pub(crate) fn wait<T: Send>(
 
 fn check_signals() -> PyResult<()> {
     if ends_elsewhere() {
-        stand_still();
+        // Only the main thread handles signals, and the interpreter may have gone.
+        return Ok(());
     }
     Python::attach(|py| py.check_signals())
 }
