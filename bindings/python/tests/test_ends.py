@@ -101,3 +101,31 @@ def test_a_held_lock_during_an_import(
 def test_the_import_is_light(child: Callable) -> None:
     source = "import sys, leasehold; print(sorted({'asyncio', 'logging'} & sys.modules.keys()))"
     assert child(source).end() == (0, "[]\n", "")
+
+
+def test_an_exit_handler_waits_for_a_daemon_thread(child: Callable) -> None:
+    """It was registered first, so it runs after the clients are closed."""
+    source = """
+import atexit, threading
+stop = threading.Event()
+
+@atexit.register
+def join():
+    stop.set()
+    thread.join()
+    print("joined")
+
+import leasehold
+client = leasehold.Client("memory:")
+
+def work():
+    stop.wait()
+    try:
+        client.mutex("k").lock()
+    except leasehold.Closed:
+        print("closed")
+
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+"""
+    assert child(source).end() == (0, "closed\njoined\n", "")
