@@ -75,3 +75,14 @@ pub(crate) async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let outcome = tokio::time::timeout(WITHIN.saturating_mul(2), asking).await;
     assert!(outcome.is_ok(), "it does not come: {what}");
 }
+
+/// Ends sessions, and waits until they are gone.
+pub(crate) async fn end_sessions(server: &PostgreSql, which: &str) {
+    let of = format!("FROM pg_stat_activity WHERE {which}");
+    let pids = server.sql(&format!("SELECT coalesce(string_agg(pid::text, ','), '0') {of}"));
+    server.sql(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid IN ({pids})"
+    ));
+    let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid IN ({pids})");
+    until("the sessions end", async || server.sql(&left) == "0").await;
+}

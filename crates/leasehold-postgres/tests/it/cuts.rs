@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use leasehold_core::{Effect, Release, ReleaseRequest, Renew, RenewRequest, Store as _};
+use leasehold_core::{Effect, Key, Release, ReleaseRequest, Renew, RenewRequest, Store as _};
 use leasehold_postgres::PostgresStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -76,96 +76,104 @@ impl Cutter {
     }
 }
 
-/// Carries a call out behind each cut, until no cut is left to make. `check` sees its outcome, and carries it out again.
-async fn cut_everywhere<T>(
-    cutter: &Cutter,
-    store: &PostgresStore,
-    mut call: impl AsyncFnMut() -> leasehold_core::Result<T>,
-    mut check: impl AsyncFnMut(leasehold_core::Result<T>),
-) -> [u64; 2] {
-    let mut cuts = [0; 2];
-    for direction in [TO_SERVER, TO_CLIENT] {
-        for bytes in 0.. {
-            cutter.arm(direction, usize::MAX);
-            // The connection is there.
-            store.inspect(&key(), WITHIN).await.ok();
-            store.inspect(&key(), WITHIN).await.unwrap();
-            cutter.arm(direction, bytes);
-            let outcome = call().await;
-            let was_cut = cutter.was_cut.load(Ordering::SeqCst);
-            cutter.arm(direction, usize::MAX);
-            assert!(outcome.is_ok() || was_cut, "{:?}", outcome.err());
-            check(outcome).await;
-            if !was_cut {
-                break;
+/// A store whose connections are cut, and another one that judges.
+struct Cut {
+    cutter: Arc<Cutter>,
+    store: PostgresStore,
+    judge: PostgresStore,
+}
+
+impl Cut {
+    async fn start() -> Self {
+        let schema = fresh("cut");
+        let judge = store_at(&format!("{}?create=yes&schema={schema}", SERVER.url())).await;
+        let (cutter, port) = Cutter::start().await;
+        let url = format!("postgres://leasehold@127.0.0.1:{port}/postgres?schema={schema}");
+        let store = store_at(&format!("{url}&connections=1&listen=none")).await;
+        Self { cutter, store, judge }
+    }
+
+    async fn holders(&self, key: &Key) -> usize {
+        self.judge.inspect(key, WITHIN).await.unwrap().map_or(0, |lock| lock.holders.len())
+    }
+
+    /// Carries a call out behind each cut, until no cut is left to make. `check` sees its outcome, and carries it out
+    /// again.
+    async fn everywhere<T>(
+        &self,
+        call: impl AsyncFn() -> leasehold_core::Result<T>,
+        check: impl AsyncFn(leasehold_core::Result<T>),
+    ) {
+        for direction in [TO_SERVER, TO_CLIENT] {
+            for bytes in 0.. {
+                self.cutter.arm(direction, usize::MAX);
+                // The connection is there.
+                self.store.inspect(&key(), WITHIN).await.ok();
+                self.store.inspect(&key(), WITHIN).await.unwrap();
+                self.cutter.arm(direction, bytes);
+                let outcome = call().await;
+                let was_cut = self.cutter.was_cut.load(Ordering::SeqCst);
+                self.cutter.arm(direction, usize::MAX);
+                assert!(outcome.is_ok() || was_cut, "{:?}", outcome.err());
+                check(outcome).await;
+                if !was_cut {
+                    assert!(bytes > 50, "{bytes} bytes were cut");
+                    break;
+                }
             }
-            cuts[direction] += 1;
         }
     }
-    cuts
 }
 
 #[tokio::test]
-async fn a_connection_cut_behind_any_byte_leaves_each_call_done_once_or_not_at_all() {
-    let schema = fresh("cut");
-    let judge = store_at(&format!("{}?create=yes&schema={schema}", SERVER.url())).await;
-    let (cutter, port) = Cutter::start().await;
-    let url = format!("postgres://leasehold@127.0.0.1:{port}/postgres?schema={schema}");
-    let store = store_at(&format!("{url}&connections=1&listen=none")).await;
-    let holders =
-        async |key| judge.inspect(key, WITHIN).await.unwrap().map_or(0, |lock| lock.holders.len());
-
+async fn an_acquisition_cut_behind_any_byte_is_granted_once_or_not_at_all() {
+    let cut = Cut::start().await;
     let held = request(&key());
-    let cuts = cut_everywhere(
-        &cutter,
-        &store,
-        async || store.acquire(&held, WITHIN).await,
+    cut.everywhere(
+        async || cut.store.acquire(&held, WITHIN).await,
         async |outcome| {
             if outcome.is_err_and(|error| error.effect() == Effect::NotApplied) {
-                assert_eq!(holders(&held.key).await, 0);
+                assert_eq!(cut.holders(&held.key).await, 0);
             }
-            let again = store.acquire(&held, WITHIN).await.unwrap();
+            let again = cut.store.acquire(&held, WITHIN).await.unwrap();
             let fences = again.fences().expect("it is granted");
-            assert_eq!(holders(&held.key).await, 1);
+            assert_eq!(cut.holders(&held.key).await, 1);
             let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
-            judge.release(&release, WITHIN).await.unwrap();
+            cut.judge.release(&release, WITHIN).await.unwrap();
         },
     )
     .await;
-    assert!(cuts.iter().all(|cuts| *cuts > 50), "{cuts:?}");
+}
 
+#[tokio::test]
+async fn a_renewal_cut_behind_any_byte_can_be_sent_again() {
+    let cut = Cut::start().await;
     let held = request(&key());
-    let fences = take(&judge, &held).await;
+    let fences = take(&cut.judge, &held).await;
     let renewal = [RenewRequest::new(held.key.clone(), held.token, fences, held.ttl)];
-    let cuts = cut_everywhere(
-        &cutter,
-        &store,
-        async || store.renew(&renewal, WITHIN).await.remove(0),
-        async |_| {
-            let again = store.renew(&renewal, WITHIN).await.remove(0).unwrap();
-            assert_eq!(again, Renew::Renewed);
-        },
-    )
-    .await;
-    assert!(cuts.iter().all(|cuts| *cuts > 50), "{cuts:?}");
+    let renew = async || cut.store.renew(&renewal, WITHIN).await.remove(0);
+    cut.everywhere(renew, async |_| assert_eq!(renew().await.unwrap(), Renew::Renewed)).await;
+}
 
+#[tokio::test]
+async fn a_release_cut_behind_any_byte_releases_once_and_says_so() {
+    let cut = Cut::start().await;
     let name = key();
     let grant = async || {
         let held = request(&name);
-        let fences = take(&judge, &held).await;
+        let fences = take(&cut.judge, &held).await;
         ReleaseRequest::new(name.clone(), held.token, fences)
     };
     let released = RefCell::new(grant().await);
     let release = async || {
         let release = released.borrow().clone();
-        store.release(&release, WITHIN).await
+        cut.store.release(&release, WITHIN).await
     };
-    let cuts = cut_everywhere(&cutter, &store, release, async |_| {
+    cut.everywhere(release, async |_| {
         assert_eq!(release().await.unwrap(), Release::Released);
-        assert_eq!(holders(&name).await, 0);
+        assert_eq!(cut.holders(&name).await, 0);
         let next = grant().await;
         released.replace(next);
     })
     .await;
-    assert!(cuts.iter().all(|cuts| *cuts > 50), "{cuts:?}");
 }

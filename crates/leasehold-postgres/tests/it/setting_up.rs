@@ -91,7 +91,13 @@ async fn a_user_needs_the_rights_to_the_tables_and_no_others() {
 async fn a_password_is_read_anew_at_each_login_and_a_wrong_one_is_denied() {
     let server = PostgreSql::start();
     let session = session(&server).await;
-    session.batch_execute("CREATE ROLE app LOGIN PASSWORD 'one' IN ROLE pg_monitor").await.unwrap();
+    session
+        .batch_execute(
+            "SET password_encryption = 'scram-sha-256';
+             CREATE ROLE app LOGIN PASSWORD 'one' IN ROLE pg_monitor",
+        )
+        .await
+        .unwrap();
     session.batch_execute("GRANT CREATE ON DATABASE postgres TO app").await.unwrap();
     let path: String = session.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
     let rules = std::fs::read_to_string(&path).unwrap();
@@ -176,7 +182,9 @@ async fn of_several_hosts_the_one_that_accepts_writes_is_used() {
 async fn a_login_is_bound_to_the_servers_certificate() {
     let pki = Pki::generate();
     let server = PostgreSql::start_with_tls(pki.server());
-    server.sql("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'one'");
+    server.sql(
+        "SET password_encryption = 'scram-sha-256'; CREATE ROLE app SUPERUSER LOGIN PASSWORD 'one'",
+    );
     let url = format!(
         "postgres://app:one@localhost:{}/postgres?create=yes&sslrootcert={}&channel_binding=require",
         server.port(),

@@ -9,7 +9,7 @@ use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
 use crate::common::{
-    SERVER, WITHIN, fresh, key, own_store, request, session, store_at, take, until,
+    SERVER, WITHIN, end_sessions, fresh, key, own_store, request, session, store_at, take, until,
 };
 
 #[tokio::test]
@@ -43,11 +43,9 @@ async fn a_server_that_is_away_is_unavailable_and_found_again() {
 async fn an_ended_session_is_replaced() {
     let server = PostgreSql::start();
     let store = store_at(&format!("{}?create=yes", server.url())).await;
-    let session = session(&server).await;
-    let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'leasehold'";
     for _ in 0..5 {
         take(&store, &request(&key())).await;
-        session.batch_execute(end).await.unwrap();
+        end_sessions(&server, "application_name = 'leasehold'").await;
         let held = request(&key());
         // The end may be noticed with the next statement, which was not carried out then.
         let answer = match store.acquire(&held, WITHIN).await {
@@ -197,9 +195,7 @@ async fn a_limit_that_no_statement_keeps_leaves_no_effect() {
          ALTER ROLE {user} SET statement_timeout = '1ms'"
     ));
     // It holds for new sessions.
-    SERVER.sql(&format!(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '{user}'"
-    ));
+    end_sessions(&SERVER, &format!("usename = '{user}'")).await;
     until("a statement is cancelled", async || {
         let held = request(&key());
         let error = hasty.acquire(&held, WITHIN).await.unwrap_err();
