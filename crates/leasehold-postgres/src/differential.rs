@@ -93,7 +93,8 @@ impl Lock {
         request.owner = OwnerName::new(["", "web-1"][self.random.usize(..2)]).unwrap();
         request.metadata = Metadata::new(["", "ü"][self.random.usize(..2)]).unwrap();
         let before = self.found().await;
-        let short = self.store.taken(&[&request], deadline()).await.unwrap().remove(0).unwrap();
+        let short =
+            self.store.taken(&[&request], deadline(), deadline()).await.unwrap().remove(0).unwrap();
         let after = self.found().await;
         match short {
             Short::Done(last) => {

@@ -18,6 +18,7 @@ mod builder;
 mod carry;
 mod chores;
 mod classify;
+mod combine;
 #[cfg(test)]
 mod differential;
 mod doctor;

@@ -263,11 +263,18 @@ impl Pool {
         begun.map_err(|fault| fault.with_effect(Effect::NotApplied))
     }
 
-    /// Where the connection for a name with this hash is.
-    fn slot(&self, hash: u64) -> &Slot {
+    pub(crate) fn connections(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The number of the connection for a name with this hash.
+    pub(crate) fn place(&self, hash: u64) -> usize {
         let count = u64::try_from(self.slots.len()).unwrap_or(1);
-        let at = usize::try_from(hash % count).unwrap_or_default();
-        self.slots.get(at).unwrap_or(&self.alone)
+        usize::try_from(hash % count).unwrap_or_default()
+    }
+
+    fn slot(&self, hash: u64) -> &Slot {
+        self.slots.get(self.place(hash)).unwrap_or(&self.alone)
     }
 
     /// The connection of this slot, made if it is not there.

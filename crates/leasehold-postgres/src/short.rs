@@ -61,14 +61,13 @@ impl PostgresStore {
     ) -> Result<Acquire, Fault> {
         let mut found = None;
         if is_takeable(request) && self.is_short(&request.key) {
-            match self.taken(&[request], deadline).await?.pop().transpose()? {
-                Some(Short::Done(last)) => {
+            match self.together(request, deadline).await? {
+                Short::Done(last) => {
                     self.wrote();
                     let fences = FenceBlock::up_to(fence(last)?, request.fence_block.get());
                     return Ok(Acquire::Granted(Granted::new(fences)));
                 }
-                Some(Short::Missed(missed)) => found = missed.map(|found| *found),
-                None => {}
+                Short::Missed(missed) => found = missed.map(|found| *found),
             }
         }
         let step = Step::new("acquire").lease(request);
@@ -83,19 +82,19 @@ impl PostgresStore {
         let mut found = None;
         let is_plain = request.cooldown.is_none() && request.remaining == 0;
         if is_plain && self.is_short(&request.key) {
-            match self.released(&[request], deadline).await?.pop().transpose()? {
-                Some(Short::Done(_)) => return Ok(Release::Released),
-                Some(Short::Missed(missed)) => found = missed.map(|found| *found),
-                None => {}
+            match self.together(request, deadline).await? {
+                Short::Done(_) => return Ok(Release::Released),
+                Short::Missed(missed) => found = missed.map(|found| *found),
             }
         }
         self.carry_out(&request.key, request, Step::returning("release"), found, deadline).await
     }
 
-    /// Takes free locks; one answer for each.
+    /// Takes free locks as long as the requests are valid; one answer for each.
     pub(crate) async fn taken(
         &self,
         requests: &[&AcquireRequest],
+        valid: Deadline,
         deadline: Deadline,
     ) -> Result<Vec<Result<Short>>, Fault> {
         let Shared { statements, clock, .. } = &*self.shared;
@@ -107,7 +106,7 @@ impl PostgresStore {
                 requests.iter().map(|$request| $value).collect::<Vec<_>>()
             };
         }
-        let not_after = to_sql_time(not_after(deadline, now));
+        let not_after = to_sql_time(not_after(valid, now));
         let keys = column!(r => &r.key);
         let tokens = column!(r => uuid(r.token));
         let ttls = column!(r => microseconds(r.ttl.duration()));

@@ -19,6 +19,7 @@ use tokio_postgres::types::Type;
 
 use crate::builder::PostgresStoreBuilder;
 use crate::classify::{Deadline, Fault};
+use crate::combine::Queues;
 use crate::listen::Subscription;
 use crate::pool::Pool;
 use crate::row::{Found, get};
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     /// The turns, and how many steps on such names lock the row.
     pub(crate) gates: Vec<Arc<Mutex<u32>>>,
     pub(crate) clock: ServerClock,
+    /// One for each connection.
+    pub(crate) queues: Vec<Queues>,
     /// Whether all goes through steps of the table.
     pub(crate) table_alone: bool,
     pub(crate) writes: AtomicU32,
@@ -148,6 +151,7 @@ impl PostgresStore {
         table_alone: bool,
     ) -> Self {
         let statements = Statements::of(&pool.dial.address.schema);
+        let queues = (0..pool.connections()).map(|_| Queues::default()).collect();
         let shared = Shared {
             pool,
             subscription,
@@ -158,6 +162,7 @@ impl PostgresStore {
             hasher: RandomState::new(),
             gates: (0..GATES).map(|_| Arc::default()).collect(),
             clock: ServerClock::default(),
+            queues,
             table_alone,
             writes: AtomicU32::new(0),
             loss_noted: AtomicBool::new(false),
@@ -250,7 +255,10 @@ impl Store for PostgresStore {
         request: &'a LeaveRequest,
         within: Duration,
     ) -> BoxFuture<'a, Result<Leave>> {
-        Box::pin(self.perform(&request.key, request, Step::returning("leave"), within))
+        Box::pin(async move {
+            self.answered(&request.key, within).await?;
+            self.perform(&request.key, request, Step::returning("leave"), within).await
+        })
     }
 
     fn acquire_all<'a>(

@@ -13,5 +13,6 @@ mod plans;
 mod rows;
 mod setting_up;
 mod synchronous;
+mod together;
 mod trouble;
 mod wake;
