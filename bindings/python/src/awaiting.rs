@@ -82,20 +82,23 @@ impl Hub {
     /// The loop calls this when the bell was rung.
     fn wake(&self, py: Python<'_>) -> PyResult<()> {
         let sleepers = self.sleepers.get().map_err(raising(py))?;
-        for number in self.bell.answer() {
-            match sleepers.take(number) {
-                Some(Sleeper::Task(future)) => {
-                    let future = future.bind(py);
-                    if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                        future.call_method1(intern!(py, "set_result"), (py.None(),))?;
-                    }
-                }
-                Some(Sleeper::Loss(loss)) => look(py, sleepers, number, loss)?,
-                None => {}
-            }
-        }
-        Ok(())
+        // All are woken, whatever goes wrong with one of them.
+        let wake = |number| match sleepers.take(number) {
+            Some(Sleeper::Task(future)) => go_on(future.bind(py)),
+            Some(Sleeper::Loss(loss)) => look(py, sleepers, number, loss),
+            None => Ok(()),
+        };
+        self.bell.answer().into_iter().map(wake).fold(Ok(()), PyResult::and)
     }
+}
+
+/// Has the task that awaits this future go on.
+fn go_on(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+        return Ok(());
+    }
+    future.call_method1(intern!(py, "set_result"), (py.None(),)).map(drop)
 }
 
 /// Cancels the task if the lease is lost; else waits on.
