@@ -4,6 +4,7 @@
 //! the exception: there the checks rely on fences instead.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
@@ -13,17 +14,22 @@ use leasehold_testkit::proxy::{AfterLoss, Fault as Wire, Proxy};
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
+use leasehold_testkit::sql::PostgreSql;
+use rustix::process::Signal;
 
 use crate::clock;
 use crate::plan::{EXCLUSIVE, PERMITS, POST, REPORT, SHARED, ms};
+use crate::process::{self, Process};
 use crate::site::{NODE_TIMEOUT, Site};
 use crate::worker::Ground;
 
 /// A fault of the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Blow {
-    /// Killed, and started again with its append-only file after a while.
+    /// Killed, and started again after a while with what it has on disk.
     Kill,
+    /// A session's process is killed, and the server recovers as after a crash.
+    KillSession,
     /// Stopped for a while.
     Pause,
     /// `CLIENT PAUSE`, of writes or of everything.
@@ -58,8 +64,14 @@ const SERVER: [Blow; 6] = [
     Blow::KickClients { subscribers: true },
     Blow::KickClients { subscribers: false },
 ];
-const WIRE: [Blow; 11] = [
-    Blow::FlushScripts,
+const POSTGRES: [Blow; 5] = [
+    Blow::Kill,
+    Blow::KillSession,
+    Blow::KillSession,
+    Blow::Pause,
+    Blow::KickClients { subscribers: false },
+];
+const WIRE: [Blow; 10] = [
     Blow::Wire(Wire::BlackHole),
     Blow::Wire(Wire::DropReplies(AfterLoss::Close)),
     Blow::Wire(Wire::DropReplies(AfterLoss::Silence)),
@@ -100,9 +112,13 @@ impl Nemesis {
         let (blows, rest) = match site {
             Site::Embedded => (Vec::new(), ms(0)),
             Site::Redis { forgets: true, .. } => {
-                ([&SERVER[..], &WIRE, &[Blow::Forget; 50]].concat(), ms(300))
+                let all = [&SERVER[..], &[Blow::FlushScripts], &WIRE, &[Blow::Forget; 50]];
+                (all.concat(), ms(300))
             }
-            Site::Redis { .. } | Site::Quorum { .. } => ([&SERVER[..], &WIRE].concat(), ms(900)),
+            Site::Redis { .. } | Site::Quorum { .. } => {
+                ([&SERVER[..], &[Blow::FlushScripts], &WIRE].concat(), ms(900))
+            }
+            Site::Postgres { .. } => ([&POSTGRES[..], &WIRE].concat(), ms(900)),
             Site::Sentinel(_) => {
                 let more = [Blow::FailOver, Blow::FailOver, Blow::FlushScripts, Blow::KillSentinel];
                 ([&SERVER[..], &more].concat(), ms(2_500))
@@ -168,11 +184,48 @@ fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
         }
         Site::Sentinel(set) => on_sentinels(set, stroke),
         Site::Cluster(cluster) => on_cluster(cluster, stroke, elected),
+        Site::Postgres { server, wire } => {
+            on_postgres(&mut server.lock().expect("no other thread has it"), stroke);
+            on_wire(wire, stroke);
+            String::new()
+        }
+    }
+}
+
+fn on_postgres(server: &mut PostgreSql, stroke: Stroke) {
+    let pid = server.process().pid().cast_signed();
+    let all = Process::all().into_iter().filter(|one| one.parent == pid).map(|one| one.pid);
+    let its: Vec<i32> = all.collect();
+    let is_session = |pid: &i32| {
+        let title = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        title.contains("leasehold postgres")
+    };
+    let sessions: Vec<i32> = its.iter().copied().filter(is_session).collect();
+    match stroke.blow {
+        Blow::Kill => server.crash(),
+        Blow::KillSession if !sessions.is_empty() => {
+            process::signal(sessions[stroke.choice % sessions.len()], Signal::KILL);
+            thread::sleep(stroke.length);
+        }
+        Blow::Pause => {
+            for signal in [Signal::STOP, Signal::CONT] {
+                for one in its.iter().chain([&pid]) {
+                    process::signal(*one, signal);
+                }
+                thread::sleep(stroke.length);
+            }
+        }
+        Blow::KickClients { .. } => {
+            for session in sessions {
+                process::signal(session, Signal::TERM);
+            }
+        }
+        _ => {}
     }
 }
 
 fn on_server(server: &RedisServer, wire: Option<&Proxy>, stroke: Stroke) {
-    let Stroke { blow, length, choice, .. } = stroke;
+    let Stroke { blow, length, .. } = stroke;
     let millis = length.as_millis().to_string();
     match blow {
         Blow::Kill => {
@@ -198,7 +251,12 @@ fn on_server(server: &RedisServer, wire: Option<&Proxy>, stroke: Stroke) {
         }
         _ => {}
     }
-    let Some(wire) = wire else { return };
+    if let Some(wire) = wire {
+        on_wire(wire, stroke);
+    }
+}
+
+fn on_wire(wire: &Proxy, Stroke { blow, length, choice, .. }: Stroke) {
     match blow {
         Blow::Wire(fault) => {
             wire.set(fault);

@@ -1,12 +1,15 @@
 //! The stores that can be tested, each with its servers.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::server::RedisServer;
 use leasehold_testkit::server::cluster::Cluster;
 use leasehold_testkit::server::sentinel::SentinelSet;
+use leasehold_testkit::sql::PostgreSql;
 
 use crate::plan::Abilities;
 
@@ -19,8 +22,8 @@ pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 const REPLICAS: usize = 2;
 
 /// The names of the stores.
-pub(crate) const NAMES: [&str; 7] =
-    ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5"];
+pub(crate) const NAMES: [&str; 8] =
+    ["embedded", "redis", "forgetful", "sentinel", "cluster", "quorum", "quorum5", "postgres"];
 
 /// A store, with its servers and proxies.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub(crate) enum Site {
     Sentinel(Box<SentinelSet>),
     Cluster(Box<Cluster>),
     Quorum { nodes: Vec<(RedisServer, Proxy)> },
+    Postgres { server: Mutex<PostgreSql>, wire: Proxy },
 }
 
 /// A server that keeps over a kill what it has acknowledged.
@@ -63,6 +67,11 @@ impl Site {
             }
             "quorum" => Self::Quorum { nodes: (0..3).map(|_| wired(durable())).collect() },
             "quorum5" => Self::Quorum { nodes: (0..5).map(|_| wired(durable())).collect() },
+            "postgres" => {
+                let server = PostgreSql::start();
+                let wire = Proxy::start((Ipv4Addr::LOCALHOST, server.port()).into());
+                Self::Postgres { server: Mutex::new(server), wire }
+            }
             _ => return None,
         })
     }
@@ -80,6 +89,9 @@ impl Site {
                     nodes.iter().map(|(_, wire)| wire.addr().to_string()).collect();
                 format!("quorum+redis://{}?keep_leases=yes", hosts.join(","))
             }
+            Self::Postgres { wire, .. } => {
+                format!("postgres://leasehold@{}/postgres?create=yes", wire.addr())
+            }
         }
     }
 
@@ -93,10 +105,10 @@ impl Site {
         matches!(self, Self::Redis { forgets: true, .. })
     }
 
-    /// All servers that keep locks.
+    /// All Redis servers that keep locks.
     pub(crate) fn servers(&self) -> Vec<&RedisServer> {
         match self {
-            Self::Embedded => Vec::new(),
+            Self::Embedded | Self::Postgres { .. } => Vec::new(),
             Self::Redis { server, .. } => vec![server],
             Self::Sentinel(set) => set.servers().iter().collect(),
             Self::Cluster(cluster) => cluster.nodes().iter().collect(),

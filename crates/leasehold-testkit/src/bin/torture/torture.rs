@@ -25,7 +25,7 @@ Usage: torture --program LEASEHOLD [--patience SECONDS] [--commands N] STORE SEC
 Goes on beyond SECONDS until N commands have ended.
 
 STORE is embedded, redis, forgetful (a server that forgets), sentinel, cluster, quorum (of three
-nodes), quorum5, or all, one after the other.
+nodes), quorum5, postgres, or all, one after the other.
 ";
 
 /// Few, so that two processors have time for them.
