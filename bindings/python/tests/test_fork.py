@@ -203,6 +203,12 @@ def test_multiprocessing(shared_url: str, key: str, tmp_path: Path, method: str)
     assert number.read_text() == "12"
 
 
+def accepts(path: str) -> bool:
+    """The socket is there a moment before it is listened to."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(path) == 0
+
+
 def ask(path: str, words: str) -> str:
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(path)
@@ -227,7 +233,7 @@ def test_gunicorn_preload(shared_url: str, key: str, tmp_path: Path, worker: str
         program, cwd=HERE / "apps", env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
-        until(lambda: server.poll() is not None or os.path.exists(listens))
+        until(lambda: server.poll() is not None or accepts(listens))
         assert server.poll() is None, server.stderr and server.stderr.read()
         answers: list[str] = []
 
