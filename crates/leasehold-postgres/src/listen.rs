@@ -459,6 +459,7 @@ fn lost(why: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Address;
 
     #[test]
     fn a_notification_is_understood_as_it_was_spoken_and_anything_else_is_ignored() {
@@ -475,6 +476,26 @@ mod tests {
             assert_eq!(understood(bad), None, "{bad}");
         }
         assert_eq!(spoken(&Wake::Silent), None);
+    }
+
+    #[test]
+    fn threads_that_ask_at_the_same_instant_share_a_subscription() {
+        const THREADS: usize = 8;
+        for round in 0..300 {
+            let address = Address::parse(&format!("postgres://u@h{round}/d")).unwrap();
+            let dial = Dial { address, timeout: IDLE };
+            let begin = std::sync::Barrier::new(THREADS);
+            let ask = || {
+                let pool = Arc::new(Pool::new(dial.clone()).unwrap());
+                begin.wait();
+                Subscription::of(dial.clone(), &pool)
+            };
+            let all: Vec<Arc<Subscription>> = std::thread::scope(|scope| {
+                let threads = [(); THREADS].map(|()| scope.spawn(ask));
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(all.iter().all(|one| Arc::ptr_eq(one, &all[0])), "round {round}");
+        }
     }
 
     #[test]

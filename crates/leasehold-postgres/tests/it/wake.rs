@@ -1,6 +1,5 @@
 //! The channel for notifications: one connection a process, lost, and found again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
@@ -109,27 +108,6 @@ async fn behind_a_pooler_the_channel_is_silent_and_locks_work() {
         until(&mut listener, &Wake::Silent).await;
         take(&store, &request(&key())).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn clients_that_connect_at_the_same_instant_share_a_connection() {
-    let server = PostgreSql::start();
-    store_at(&format!("{}?create=yes", server.url())).await;
-    let subscriptions =
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold-listen'";
-    let begin = Arc::new(tokio::sync::Barrier::new(16));
-    let tasks = (0..16).map(|_| {
-        let (begin, url) = (Arc::clone(&begin), server.url());
-        tokio::spawn(async move {
-            begin.wait().await;
-            let store = PostgresStore::builder().connect_lazy(&url).unwrap();
-            let listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
-            (store, listener)
-        })
-    });
-    let all = futures_util::future::join_all(tasks).await;
-    assert_eq!(server.sql(subscriptions), "1");
-    drop(all);
 }
 
 #[tokio::test]
