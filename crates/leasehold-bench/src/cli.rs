@@ -94,6 +94,8 @@ pub(crate) enum What {
     Others,
     /// What each operation costs the server
     Scripts,
+    /// Locks in PostgreSQL, against bare statements; not part of the others
+    Postgres,
     /// All of it
     All,
     /// All of it, with other libraries and on all scales, written to docs: the table and the plots
@@ -110,6 +112,7 @@ impl What {
             Self::Renew => "renew",
             Self::Others => "others",
             Self::Scripts => "scripts",
+            Self::Postgres => "postgres",
             Self::All => "all",
             Self::Report => "report",
         }

@@ -54,6 +54,10 @@ impl Delay {
         Ok(Self { addr, stop })
     }
 
+    pub(crate) const fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }

@@ -25,6 +25,7 @@ mod others;
 mod page;
 mod peers;
 mod plot;
+mod postgres;
 mod renew;
 mod report;
 mod scale;
@@ -97,6 +98,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
         if all || args.what == What::Scripts {
             step(6, "scripts");
             document.scripts = Some(scripts::run(args).await?);
+        }
+        if args.what == What::Postgres {
+            document.postgres = Some(postgres::run(args).await?);
         }
         if report {
             step(7, "run");

@@ -11,6 +11,7 @@ use crate::handoff::Handoff;
 use crate::machine::Machine;
 use crate::others::Others;
 use crate::peers::Peers;
+use crate::postgres::Postgres;
 use crate::renew::Renewals;
 use crate::scale::Scale;
 use crate::scripts::Costs;
@@ -43,6 +44,8 @@ pub(crate) struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scripts: Option<Costs>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) postgres: Option<Postgres>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peers: Option<Peers>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<Run>,
@@ -65,6 +68,7 @@ impl Document {
             renew: None,
             others: None,
             scripts: None,
+            postgres: None,
             peers: None,
             run: None,
             scale: None,
@@ -123,6 +127,20 @@ pub(crate) fn print(document: &Document, json: bool) -> anyhow::Result<()> {
 impl Document {
     /// Each table with its title.
     pub(crate) fn sections(&self, section: &mut dyn FnMut(&str, &Table)) {
+        if let Some(postgres) = &self.postgres {
+            let mut table = Table::new(&["what", "leasehold", "floor", "unit", "ratio", "aim"]);
+            for row in &postgres.rows {
+                table.row([
+                    row.work.clone(),
+                    ranged(row.ours),
+                    ranged(row.floor),
+                    row.unit.to_owned(),
+                    ranged(row.ratio),
+                    row.aim.to_owned(),
+                ]);
+            }
+            section("PostgreSQL, against bare statements", &table);
+        }
         if let Some(uncontended) = &self.uncontended {
             let title = format!("Take and release, {}", uncontended.server);
             let mut table = Table::new(&[

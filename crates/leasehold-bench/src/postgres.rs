@@ -1,0 +1,380 @@
+//! Measures the PostgreSQL store against bare statements on the same server, in turns.
+//!
+//! The floor of a cycle is a prepared `UPDATE … RETURNING` pair, over as many connections as the store has. Fences,
+//! expiry and owners would come on top.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use leasehold::store::{
+    Acquire, AcquireRequest, Key, Mode, ReleaseRequest, Renew, RenewRequest, Store, Token, Ttl,
+};
+use leasehold::{Client, Release};
+use leasehold_testkit::sql::PostgreSql;
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client as Session, NoTls, Statement};
+
+use crate::cli::Args;
+use crate::delay::Delay;
+use crate::stats::{Latencies, Spread};
+
+/// As many as the store opens by default.
+const CONNECTIONS: usize = 4;
+/// Processes that change one row, each with connections of its own.
+const PROCESSES: usize = 16;
+const WITHIN: Duration = Duration::from_secs(30);
+/// Renewals in one statement.
+const TOGETHER: usize = 1_000;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Postgres {
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One kind of work, in its unit.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) work: String,
+    pub(crate) unit: &'static str,
+    pub(crate) ours: Option<Spread>,
+    pub(crate) floor: Option<Spread>,
+    pub(crate) ratio: Option<Spread>,
+    pub(crate) aim: &'static str,
+}
+
+/// Figures of each round.
+#[derive(Default)]
+struct Rounds {
+    ours: Vec<f64>,
+    floor: Vec<f64>,
+}
+
+impl Rounds {
+    fn row(&self, work: impl Into<String>, unit: &'static str, aim: &'static str) -> Row {
+        Row {
+            work: work.into(),
+            unit,
+            ours: Spread::of(self.ours.iter().copied()),
+            floor: Spread::of(self.floor.iter().copied()),
+            ratio: Spread::of_ratios(&self.ours, &self.floor),
+            aim,
+        }
+    }
+}
+
+/// A connection with the statements of the floor.
+#[derive(Clone)]
+struct Bare {
+    session: Arc<Session>,
+    take: Statement,
+    release: Statement,
+}
+
+async fn session(address: &str) -> anyhow::Result<Session> {
+    let (session, connection) = tokio_postgres::connect(address, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(session)
+}
+
+fn address(server: &PostgreSql) -> String {
+    let (folder, port) = (server.socket_dir().display(), server.port());
+    format!("host={folder} port={port} user=leasehold dbname=postgres")
+}
+
+impl Bare {
+    async fn connect(server: &PostgreSql) -> anyhow::Result<Self> {
+        let session = session(&address(server)).await?;
+        let take = session.prepare(
+            "UPDATE bare SET token = $2, until = clock_timestamp() + interval '30 s' WHERE name = $1 \
+             AND token IS NULL RETURNING fence",
+        );
+        let take = take.await?;
+        let release = session
+            .prepare("UPDATE bare SET token = NULL WHERE name = $1 AND token = $2 RETURNING fence")
+            .await?;
+        Ok(Self { session: Arc::new(session), take, release })
+    }
+
+    async fn cycle(&self, name: &str) -> anyhow::Result<()> {
+        let token = fastrand::i64(..);
+        for statement in [&self.take, &self.release] {
+            ensure!(self.session.query(statement, &[&name, &token]).await?.len() == 1, "no row");
+        }
+        Ok(())
+    }
+
+    /// A step that locks the row, in two round trips.
+    async fn step(&self, name: &str) -> anyhow::Result<()> {
+        let read = "SELECT fence FROM bare WHERE name = $1 FOR UPDATE";
+        let write = "UPDATE bare SET fence = fence + 1 WHERE name = $1";
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&name, Type::TEXT)];
+        let (session, begin) = (&self.session, self.session.batch_execute("BEGIN"));
+        let (begun, read) = tokio::join!(begin, session.query_typed(read, &params));
+        begun?;
+        read?;
+        let write = session.query_typed(write, &params);
+        let (written, committed) = tokio::join!(write, session.batch_execute("COMMIT"));
+        written?;
+        Ok(committed?)
+    }
+}
+
+/// How many a second, by this many tasks that repeat their work for a time.
+async fn per_second<F>(tasks: impl Iterator<Item = F>, length: Duration) -> anyhow::Result<f64>
+where
+    F: AsyncTask,
+{
+    let mut running = JoinSet::new();
+    let begin = Instant::now();
+    for task in tasks {
+        running.spawn(async move {
+            let mut count = 0_u64;
+            while begin.elapsed() < length {
+                task.repeat().await?;
+                count += 1;
+            }
+            anyhow::Ok(count)
+        });
+    }
+    let mut sum = 0;
+    while let Some(count) = running.join_next().await {
+        sum += count??;
+    }
+    Ok(sum as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// What a task repeats.
+trait AsyncTask: Send + 'static {
+    fn repeat(&self) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+struct BareCycle(Bare, String);
+
+impl AsyncTask for BareCycle {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        self.0.cycle(&self.1).await
+    }
+}
+
+struct BareStep(Bare);
+
+impl AsyncTask for BareStep {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        self.0.step("bare/0").await?;
+        self.0.step("bare/0").await
+    }
+}
+
+struct Cycle(leasehold::Mutex);
+
+impl AsyncTask for Cycle {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        let guard = self.0.try_lock().await?.context("the lock was taken")?;
+        ensure!(guard.release_outcome().await? == Release::Released, "not released");
+        Ok(())
+    }
+}
+
+/// A reader that comes and goes: two steps of the table.
+struct Reader(Arc<dyn Store>);
+
+impl AsyncTask for Reader {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        let key = Key::new("hot")?;
+        let mut request = AcquireRequest::new(key.clone(), Token::generate()?, Ttl::new(WITHIN)?);
+        request.mode = Mode::Shared;
+        let Acquire::Granted(granted) = self.0.acquire(&request, WITHIN).await? else {
+            anyhow::bail!("a reader was kept out");
+        };
+        let release = ReleaseRequest::new(key, request.token, granted.fences);
+        self.0.release(&release, WITHIN).await?;
+        Ok(())
+    }
+}
+
+/// A server, and the callers of both.
+struct Place {
+    server: PostgreSql,
+    bare: Vec<Bare>,
+    client: Client,
+}
+
+impl Place {
+    async fn start(settings: &[&str]) -> anyhow::Result<Self> {
+        let usual = ["fsync=on", "shared_buffers=64MB", "max_connections=300"];
+        let server = PostgreSql::start_with(&[&usual[..], settings].concat());
+        let made = session(&address(&server)).await?;
+        made.batch_execute(
+            "CREATE TABLE bare (name text PRIMARY KEY, token bigint, until timestamptz, fence bigint NOT NULL DEFAULT 0) \
+             WITH (fillfactor = 50); INSERT INTO bare (name) SELECT 'bare/' || n FROM generate_series(0, 9999) n",
+        )
+        .await?;
+        let mut bare = Vec::new();
+        for _ in 0..CONNECTIONS {
+            bare.push(Bare::connect(&server).await?);
+        }
+        let client = Client::connect(format!("{}?create=yes", server.url())).await?;
+        Ok(Self { server, bare, client })
+    }
+
+    async fn cycles(&self, callers: usize, length: Duration) -> anyhow::Result<(f64, f64)> {
+        let bare = |n: usize| BareCycle(self.bare[n % CONNECTIONS].clone(), format!("bare/{n}"));
+        let ours = |n: usize| Cycle(self.client.mutex(format!("cycle/{n}")));
+        // So that each name has its row.
+        per_second((0..callers).map(ours), Duration::from_millis(20)).await?;
+        let floor = per_second((0..callers).map(bare), length).await?;
+        Ok((per_second((0..callers).map(ours), length).await?, floor))
+    }
+
+    async fn hot(&self, length: Duration) -> anyhow::Result<(f64, f64)> {
+        let (mut floor, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..PROCESSES {
+            floor.push(BareStep(Bare::connect(&self.server).await?));
+            let client = Client::connect(self.server.url()).await?;
+            ours.push(Reader(Arc::clone(client.store())));
+        }
+        let floor = per_second(floor.into_iter(), length).await?;
+        Ok((per_second(ours.into_iter(), length).await?, floor))
+    }
+
+    /// How long it takes to renew many leases at once, in ms.
+    async fn renewals(&self, leases: &[RenewRequest]) -> anyhow::Result<(f64, f64)> {
+        let begin = Instant::now();
+        for answer in self.client.store().renew(leases, WITHIN).await {
+            ensure!(answer? == Renew::Renewed, "a lease was not renewed");
+        }
+        let ours = begin.elapsed();
+        let begin = Instant::now();
+        let mut statements = JoinSet::new();
+        for (at, first) in (0..leases.len()).step_by(TOGETHER).enumerate() {
+            let session = Arc::clone(&self.bare[at % CONNECTIONS].session);
+            let last = leases.len().min(first + TOGETHER);
+            statements.spawn(async move {
+                let names: Vec<String> = (first..last).map(|n| format!("bare/{n}")).collect();
+                let sql = "UPDATE bare b SET until = clock_timestamp() + interval '30 s' \
+                           FROM unnest($1) n WHERE b.name = n";
+                session.query_typed(sql, &[(&names, Type::TEXT_ARRAY)]).await
+            });
+        }
+        while let Some(renewed) = statements.join_next().await {
+            renewed??;
+        }
+        Ok((ours.as_secs_f64() * 1e3, begin.elapsed().as_secs_f64() * 1e3))
+    }
+
+    async fn leases(&self, count: usize) -> anyhow::Result<Vec<RenewRequest>> {
+        let store = self.client.store();
+        let ttl = Ttl::new(Duration::from_secs(600))?;
+        let mut leases = Vec::with_capacity(count);
+        let mut taking = JoinSet::new();
+        for n in 0..count {
+            let (store, key) = (Arc::clone(store), Key::new(format!("renew/{n}"))?);
+            let request = AcquireRequest::new(key, Token::generate()?, ttl);
+            taking.spawn(async move {
+                let taken = store.acquire(&request, WITHIN).await?;
+                let fences = taken.fences().context("the lock was taken")?;
+                anyhow::Ok(RenewRequest::new(request.key, request.token, fences, ttl))
+            });
+        }
+        while let Some(taken) = taking.join_next().await {
+            leases.push(taken??);
+        }
+        Ok(leases)
+    }
+
+    /// From the start of a release until the next holder has the lock, p50 in round trips.
+    async fn handoff(&self, delay: Duration, count: u32) -> anyhow::Result<(f64, f64)> {
+        let relay = Delay::start((Ipv4Addr::LOCALHOST, self.server.port()).into(), delay)?;
+        let address = relay.addr();
+        let url = format!("postgres://leasehold@{address}/postgres");
+        let (ip, port) = (address.ip(), address.port());
+        let bare = format!("host={ip} port={port} user=leasehold dbname=postgres");
+        let bare = session(&bare).await?;
+        let mut round_trip = Latencies::new();
+        for _ in 0..count {
+            let begin = Instant::now();
+            bare.query_typed("SELECT 1", &[]).await?;
+            round_trip.record(begin.elapsed());
+        }
+        let clients = [Client::connect(url.as_str()).await?, Client::connect(url.as_str()).await?];
+        let mut latencies = Latencies::new();
+        let mut guard = clients[0].mutex("handoff").lock().await?;
+        for n in 0..count as usize {
+            let next = clients[(n + 1) % 2].mutex("handoff");
+            let waiting = tokio::spawn(async move {
+                let guard = next.lock().await?;
+                anyhow::Ok((guard, Instant::now()))
+            });
+            // Until it stands in the queue.
+            let key = Key::new("handoff")?;
+            loop {
+                let info = clients[0].store().inspect(&key, WITHIN).await?;
+                if info.is_some_and(|info| !info.waiters.is_empty()) {
+                    break;
+                }
+            }
+            let begin = Instant::now();
+            guard.release().await?;
+            let (next, at) = waiting.await??;
+            latencies.record(at - begin);
+            guard = next;
+        }
+        guard.release().await?;
+        Ok((latencies.quantile_us(0.5), round_trip.quantile_us(0.5)))
+    }
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Postgres> {
+    let mut rows = Vec::new();
+    let commits = [("durable", &[][..]), ("async", &["synchronous_commit=off"][..])];
+    for (commit, settings) in commits {
+        let place = Place::start(settings).await?;
+        let aims = if commit == "async" { ["0.6", "1.2", "1.5"] } else { ["0.9", "1.2", "3"] };
+        for (callers, aim) in [1, 64, 256].into_iter().zip(aims) {
+            let mut rounds = Rounds::default();
+            for _ in 0..args.rounds() {
+                let (ours, floor) = place.cycles(callers, args.turn()).await?;
+                rounds.ours.push(ours);
+                rounds.floor.push(floor);
+            }
+            let s = if callers == 1 { "" } else { "s" };
+            let work = format!("take and release, {commit}, {callers} caller{s}");
+            rows.push(rounds.row(work, "cycles/s", aim));
+        }
+        if commit == "async" {
+            let mut rounds = Rounds::default();
+            for _ in 0..args.rounds() {
+                let (ours, floor) = place.hot(args.turn()).await?;
+                rounds.ours.push(ours);
+                rounds.floor.push(floor);
+            }
+            rows.push(rounds.row("two steps on one row, 16 processes", "pairs/s", "0.9"));
+            continue;
+        }
+        let leases = place.leases(args.locks()).await?;
+        let mut rounds = Rounds::default();
+        for _ in 0..args.rounds() {
+            let (ours, floor) = place.renewals(&leases).await?;
+            rounds.ours.push(ours);
+            rounds.floor.push(floor);
+        }
+        rows.push(rounds.row(format!("renewing {} leases", leases.len()), "ms", "150 ms"));
+        for (delay, aim) in [(0, "–"), (1, "≤ 2.6")] {
+            let mut rounds = Rounds::default();
+            for _ in 0..args.rounds() {
+                let count = if args.quick { 5 } else { 40 };
+                let (ours, floor) = place.handoff(Duration::from_millis(delay), count).await?;
+                rounds.ours.push(ours);
+                rounds.floor.push(floor);
+            }
+            let work = format!("hand-off over {delay} ms each way, p50, of a round trip");
+            rows.push(rounds.row(work, "µs", aim));
+        }
+    }
+    Ok(Postgres { rows })
+}
