@@ -4,6 +4,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join;
 use leasehold_core::table::{self, Entries, LockEntry, Notice, Now, Operation};
 use leasehold_core::{AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Result};
 use tokio::sync::OwnedMutexGuard;
@@ -27,7 +28,10 @@ type Turn = OwnedMutexGuard<u32>;
 /// A row to write.
 struct NewRow<'a> {
     key: &'a Key,
+    /// The version that was read.
     version: Option<i64>,
+    /// The version to write.
+    next: i64,
     grants: bool,
     columns: Columns,
 }
@@ -70,7 +74,7 @@ impl<'a> Locks<'a> {
         let changes = both().map(|((key, _, entry), found)| {
             let grants = entry.has_grants_since(&found.entry);
             let columns = Columns::of(key, entry, self.now.at)?;
-            Ok(NewRow { key, version: found.version, grants, columns })
+            Ok(NewRow { key, version: found.version, next: fastrand::i64(..), grants, columns })
         });
         let mut changes = changes.collect::<Result<Vec<_>>>()?;
         // In the same order everywhere, so that no two writes wait for each other.
@@ -216,7 +220,7 @@ impl PostgresStore {
         let not_after = terms.not_after.map(to_sql_time);
         let names = column!(c => c.key.as_str());
         let olds = column!(c => c.version);
-        let versions = column!(_c => fastrand::i64(..));
+        let versions = column!(c => c.next);
         let grants = column!(c => c.grants);
         let used = column!(c => c.columns.used_until);
         let fence = column!(c => c.columns.last_fence);
@@ -407,9 +411,18 @@ impl PostgresStore {
                 }
                 return Ok(Some(answer));
             };
-            match self.write(transaction, &changes, &terms, deadline).await? {
+            let (written, told) = if transaction.is_some() {
+                (self.write(transaction, &changes, &terms, deadline).await, false)
+            } else {
+                let row = changes.first().map(|row| (row.key, row.next));
+                let telling = self.tell_behind(hash, row, &locks.notices, deadline);
+                join(self.write(None, &changes, &terms, deadline), telling).await
+            };
+            match written? {
                 Written::Yes => {
-                    self.tell(hash, locks.notices);
+                    if !told {
+                        self.tell(hash, &locks.notices);
+                    }
                     self.wrote();
                     return Ok(Some(answer));
                 }

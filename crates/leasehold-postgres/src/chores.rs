@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use leasehold_core::Key;
 use leasehold_core::table::Notice;
 use tokio_postgres::types::Type;
 
@@ -22,13 +23,35 @@ const LOOKED_AT: u32 = 4;
 const FORGET_PAUSE: Duration = Duration::from_millis(100);
 
 impl PostgresStore {
-    /// Sends notifications in a statement of their own, behind the write: a transaction that notifies and writes makes
-    /// all such commits of the database wait for each other.
-    pub(crate) fn tell(&self, hash: u64, notices: Vec<Notice>) {
-        let (channels, texts): (Vec<String>, Vec<String>) = notices
-            .into_iter()
-            .filter_map(|notice| Some((channel(notice.client), spoken(&notice.wake)?)))
-            .unzip();
+    /// Sends notifications right behind the write of this row, before its answer. They are delivered if it took effect.
+    /// Returns whether that is certain.
+    ///
+    /// They have a statement of their own: a transaction that notifies and writes makes all such commits of the
+    /// database wait for each other.
+    pub(crate) async fn tell_behind(
+        &self,
+        hash: u64,
+        row: Option<(&Key, i64)>,
+        notices: &[Notice],
+        deadline: Deadline,
+    ) -> bool {
+        let (channels, texts) = spelled(notices);
+        let Some((key, version)) = row.filter(|_| !channels.is_empty()) else { return true };
+        let name = key.as_str();
+        let params: [Param<'_>; 4] = [
+            (&name, Type::TEXT),
+            (&version, Type::INT8),
+            (&channels, Type::TEXT_ARRAY),
+            (&texts, Type::TEXT_ARRAY),
+        ];
+        let Shared { pool, statements, .. } = &*self.shared;
+        let told = pool.ask(hash, &statements.tell, &params, deadline).await;
+        told.is_ok_and(|rows| !rows.is_empty())
+    }
+
+    /// Sends notifications of a write that took effect.
+    pub(crate) fn tell(&self, hash: u64, notices: &[Notice]) {
+        let (channels, texts) = spelled(notices);
         if channels.is_empty() {
             return;
         }
@@ -74,4 +97,10 @@ impl PostgresStore {
         let rows = pool.ask(0, &statements.forget, &params, Deadline::after(BACKGROUND)).await?;
         Ok(rows.first().map(|row| get(row, "forget_1")).transpose()?.unwrap_or_default())
     }
+}
+
+/// The channels and texts of notifications.
+fn spelled(notices: &[Notice]) -> (Vec<String>, Vec<String>) {
+    let spelled = |notice: &Notice| Some((channel(notice.client), spoken(&notice.wake)?));
+    notices.iter().filter_map(spelled).unzip()
 }

@@ -32,6 +32,7 @@ pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) read_all: String,
     pub(crate) lock: String,
+    pub(crate) tell: String,
     pub(crate) take: Change,
     pub(crate) release: Change,
     pub(crate) renew: Change,
@@ -57,6 +58,10 @@ impl Statements {
             read: sql("SELECT * FROM leasehold.read_1($1)"),
             read_all: sql(
                 "SELECT s.* FROM unnest($1) WITH ORDINALITY AS n(name, at), leasehold.read_1(n.name) s ORDER BY n.at",
+            ),
+            tell: sql(
+                "SELECT pg_notify(n.c, n.t)::text FROM leasehold.lock l, unnest($3, $4) AS n(c, t) \
+                 WHERE l.name = $1 AND l.version = $2",
             ),
             lock: sql("SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE"),
             take: change("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9)"),
