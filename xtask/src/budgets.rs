@@ -33,7 +33,7 @@ const WORDS: &[(&str, usize)] = &[
     ("docs/performance.md", 2400),
     ("docs/programs.md", 400),
     ("docs/proof.md", 700),
-    ("docs/python.md", 900),
+    ("docs/python.md", 1000),
     ("docs/quick-start.md", 500),
     ("docs/reliability.md", 1700),
     ("docs/wire.md", 1900),
