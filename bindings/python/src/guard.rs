@@ -540,7 +540,7 @@ impl Drop for Lease {
     }
 }
 
-/// A guard for threads.
+/// A held lock. Leave it by `with` or `release()`.
 #[pyclass(subclass, frozen, extends = Lease, module = "leasehold")]
 pub(crate) struct Guard;
 
@@ -577,7 +577,7 @@ fn left(py: Python<'_>, error: &Error, raised: Option<&Bound<'_, PyAny>>) -> PyR
     }
 }
 
-/// A guard for tasks.
+/// A held lock. Leave it by `async with` or `release()`; in it a loss cancels the task.
 #[pyclass(subclass, frozen, extends = Lease, name = "Guard", module = "leasehold.aio")]
 pub(crate) struct AGuard(Mutex<Option<Watch>>);
 
@@ -659,10 +659,12 @@ impl AGuard {
 
 /// The guards of one kind of lock, for threads and for tasks, with what only they can do.
 macro_rules! typed {
-    ($name:literal, $threads:ident, $tasks:ident { $($method:tt)* }) => {
+    ($name:literal, $about:literal, $threads:ident, $tasks:ident { $($method:tt)* }) => {
+        #[doc = $about]
         #[pyclass(frozen, extends = Guard, name = $name, module = "leasehold")]
         pub(crate) struct $threads;
 
+        #[doc = $about]
         #[pyclass(frozen, extends = AGuard, name = $name, module = "leasehold.aio")]
         pub(crate) struct $tasks;
 
@@ -674,28 +676,28 @@ macro_rules! typed {
     };
 }
 
-typed!("ReadGuard", Read, ARead {
+typed!("ReadGuard", "A lock held to read.", Read, ARead {
     fn upgrade(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).upgrade(lease.slot.take()))
     }
 });
 
-typed!("WriteGuard", Write, AWrite {
+typed!("WriteGuard", "A lock held to write.", Write, AWrite {
     fn downgrade(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).downgrade(lease.slot.take()))
     }
 });
 
-typed!("SemaphoreGuard", Permits, APermits {
+typed!("SemaphoreGuard", "Permits that are held.", Permits, APermits {
     fn release_permits(slf: &Bound<'_, Self>, n: u32) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).release_permits(lease.slot.take(), n))
     }
 });
 
-typed!("OnceGuard", Once, AOnce {
+typed!("OnceGuard", "A job that has started.", Once, AOnce {
     fn reopen(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.forget_calls();
@@ -703,7 +705,7 @@ typed!("OnceGuard", Once, AOnce {
     }
 });
 
-typed!("MultiGuard", Multi, AMulti {
+typed!("MultiGuard", "Several held locks. Each has a fence of its own.", Multi, AMulti {
     #[getter]
     fn fences<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (py, lease) = (slf.py(), slf.as_super().as_super().get());
@@ -717,7 +719,7 @@ typed!("MultiGuard", Multi, AMulti {
     }
 });
 
-typed!("ReentrantGuard", Reentrant, AReentrant {
+typed!("ReentrantGuard", "One of an owner's holds of its lock.", Reentrant, AReentrant {
     #[getter]
     fn holds(slf: &Bound<'_, Self>) -> PyResult<u32> {
         let (py, lease) = (slf.py(), slf.as_super().as_super().get());

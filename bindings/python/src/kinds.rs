@@ -105,11 +105,13 @@ fn key(py: Python<'_>, name: &str) -> PyResult<Key> {
 
 /// The two classes of a kind, for threads and for tasks, with the methods that take it and wait.
 macro_rules! faces {
-    ($name:literal, $base:ident, $threads:ident, $tasks:ident
+    ($name:literal, $about:literal, $base:ident, $threads:ident, $tasks:ident
      $(, $method:ident [$($signature:tt)*] ($($argument:ident: $type:ty),*))*) => {
+        #[doc = $about]
         #[pyclass(frozen, extends = $base, name = $name, module = "leasehold")]
         pub(crate) struct $threads;
 
+        #[doc = $about]
         #[pyclass(frozen, extends = $base, name = $name, module = "leasehold.aio")]
         pub(crate) struct $tasks;
 
@@ -218,7 +220,7 @@ impl AnyMutex {
     }
 }
 
-faces!("Mutex", AnyMutex, Mutex, AMutex, lock[]());
+faces!("Mutex", "A lock of one holder: a value, which sends nothing until it is locked.", AnyMutex, Mutex, AMutex, lock[]());
 
 /// A read-write lock.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -295,7 +297,7 @@ impl AnyRwLock {
     }
 }
 
-faces!("RwLock", AnyRwLock, RwLock, ARwLock, read[](), write[]());
+faces!("RwLock", "A lock that readers share, or one writer has.", AnyRwLock, RwLock, ARwLock, read[](), write[]());
 
 /// A semaphore.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -385,7 +387,7 @@ impl AnySemaphore {
     }
 }
 
-faces!("Semaphore", AnySemaphore, Semaphore, ASemaphore, acquire[n=1,](n: u32));
+faces!("Semaphore", "A lock with a number of permits.", AnySemaphore, Semaphore, ASemaphore, acquire[n=1,](n: u32));
 
 /// Several locks that are taken together.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -440,7 +442,7 @@ impl AnyMulti {
     }
 }
 
-faces!("Multi", AnyMulti, Multi, AMulti, lock[]());
+faces!("Multi", "Several locks that are taken together: all or none, in any order.", AnyMulti, Multi, AMulti, lock[]());
 
 /// Who may take a re-entrant lock again.
 #[pyclass(frozen, module = "leasehold")]
@@ -522,7 +524,7 @@ impl AnyReentrant {
     }
 }
 
-faces!("Reentrant", AnyReentrant, Reentrant, AReentrant, lock[]());
+faces!("Reentrant", "A lock that its owner may take again while it has it.", AnyReentrant, Reentrant, AReentrant, lock[]());
 
 /// A job that starts once per period.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -564,7 +566,13 @@ impl AnyOncePer {
     }
 }
 
-faces!("OncePer", AnyOncePer, OncePer, AOncePer);
+faces!(
+    "OncePer",
+    "A job that starts once per period, on all hosts together.",
+    AnyOncePer,
+    OncePer,
+    AOncePer
+);
 
 /// An election.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -647,4 +655,4 @@ impl AnyElection {
     }
 }
 
-faces!("Election", AnyElection, Election, AElection, campaign[]());
+faces!("Election", "An election of one leader at a time, whom all can see.", AnyElection, Election, AElection, campaign[]());

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from conftest import HERE
@@ -46,6 +47,13 @@ def mentioned(page: str) -> set[str]:
 def test_a_page_names_what_there_is(page: str) -> None:
     there = {*dir(leasehold.Client), *dir(leasehold.Guard), *dir(aio.Client), *dir(aio.Guard)}
     assert mentioned(page) <= there
+
+
+@pytest.mark.parametrize("module", [leasehold, aio], ids=lambda it: it.__name__)
+def test_help_says_what_a_class_is(module: ModuleType) -> None:
+    values = {name: getattr(module, name) for name in module.__all__}
+    classes = {name: it for name, it in values.items() if isinstance(it, type)}
+    assert [name for name, it in classes.items() if not it.__doc__] == []
 
 
 def test_the_version_is_the_crates() -> None:
