@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -101,13 +102,17 @@ def test_a_queue_has_an_end(memory: leasehold.Client, key: str) -> None:
 def test_max_hold_ends_a_hold(memory: leasehold.Client, key: str) -> None:
     guard = memory.mutex(key, ttl=0.5, max_hold=0.6).lock()
     assert guard.lost(timeout=30) and not guard.is_held
-    guard.release()
+    # In the store it may have been held to its end.
+    with contextlib.suppress(leasehold.Late):
+        guard.release()
 
 
 def test_a_hold_without_progress_ends(memory: leasehold.Client, key: str) -> None:
     guard = memory.mutex(key, ttl=0.3, progress_within=0.3).lock()
     assert guard.lost(timeout=30) and not guard.is_held
-    guard.release()
+    # In the store it may have been held to its end.
+    with contextlib.suppress(leasehold.Late):
+        guard.release()
 
 
 def test_the_store_is_that_of_the_environment(
