@@ -229,6 +229,12 @@ fn print_rule(args: &Doctor, context: &Context) -> Outcome {
         [] => acl::Feature::SERVICE.to_vec(),
         some => some.iter().copied().map(feature).collect(),
     };
+    if context.settings.is_in_postgresql() {
+        let setup = crate::typed::command("setup");
+        return Err(Failure::config(format!(
+            "a PostgreSQL database has grants instead, which `{setup}` prints"
+        )));
+    }
     if !context.settings.is_on_a_server() {
         return Err(Failure::config(
             "only Redis and Valkey servers have users with rights; name one with --store \

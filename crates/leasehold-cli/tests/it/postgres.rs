@@ -83,6 +83,7 @@ fn a_setup_leaves_the_tables_of_a_later_version_alone() {
     site.line("setup --run").complains(78, "later format");
     site.line("run k -- true").complains(78, "format 2");
     Site::embedded().line("setup").complains(78, "only a PostgreSQL database");
+    site.line("doctor --acl").complains(78, "`leasehold setup` prints");
 }
 
 /// A server that asks its user `app` for a password.

@@ -197,8 +197,9 @@ fn messages() -> Vec<(PathBuf, bool, String)> {
                 let is_other = ["[`", "Exit codes:", "A lock is a name.", "-src '", "charset="]
                     .iter()
                     .any(|mark| text.contains(mark));
-                let is_statement =
-                    ["CREATE ", "INSERT ", "SELECT "].iter().any(|word| text.starts_with(word));
+                let is_statement = ["BEGIN ", "CREATE ", "INSERT ", "SELECT "]
+                    .iter()
+                    .any(|word| text.starts_with(word));
                 let is_documentation =
                     ["cost.rs", "errors.rs", "table.rs"].iter().any(|name| file.ends_with(name));
                 if text.contains(' ') && !(is_other || is_statement || is_documentation) {

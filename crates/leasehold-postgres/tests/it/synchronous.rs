@@ -1,6 +1,11 @@
 //! Commits that wait for a standby: the requirement, fail-over, and waits that are cut short.
 
-use leasehold_core::{Acquire, Effect, ErrorKind, Reason, Store as _};
+use std::time::Duration;
+
+use leasehold_core::{
+    Acquire, Effect, ErrorKind, Mode, Reason, Release, ReleaseRequest, Renew, RenewRequest,
+    Store as _,
+};
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
@@ -89,4 +94,31 @@ async fn a_commit_whose_wait_for_the_standby_is_cut_short_has_an_unknown_effect(
         let there = store.inspect(&held.key, WITHIN).await.unwrap();
         assert!(there.is_some_and(|lock| lock.holders.len() == 1), "{how}: it is on the primary");
     }
+}
+
+#[tokio::test]
+async fn asynchronous_commits_wait_for_nothing() {
+    let server = PostgreSql::start();
+    let url = format!("{}?create=yes", server.url());
+    let (store, durable) =
+        (store_at(&format!("{url}&durability=async")).await, store_at(&url).await);
+    take(&store, &request(&key())).await;
+    // No standby comes.
+    server.set("synchronous_standby_names", "*");
+    until("the setting holds", async || server.sql("SHOW synchronous_standby_names") == "*").await;
+    let mut shared = request(&key());
+    shared.mode = Mode::Shared;
+    for held in [request(&key()), shared] {
+        let fences = take(&store, &held).await;
+        let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
+        assert_eq!(store.renew(&[renewal], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+        let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
+        assert_eq!(store.release(&release, WITHIN).await.unwrap(), Release::Released);
+    }
+    let error = durable.acquire(&request(&key()), Duration::from_secs(2)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.effect()),
+        (ErrorKind::Unavailable, Effect::Unknown),
+        "{error}"
+    );
 }
