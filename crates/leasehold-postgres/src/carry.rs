@@ -3,10 +3,11 @@
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::future::join;
 use leasehold_core::table::{self, Entries, LockEntry, Notice, Now, Operation};
-use leasehold_core::{AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Result};
+use leasehold_core::{AcquireAll, AcquireRequest, Effect, Error, ErrorKind, Key, Reason, Result};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinError;
 use tokio_postgres::Row;
@@ -15,12 +16,16 @@ use tokio_postgres::types::Type;
 use crate::classify::{Deadline, Fault, Next};
 use crate::pool::{Param, Transaction};
 use crate::row::{Columns, Found, to_sql_time};
-use crate::statements::Change;
 use crate::step::{Step, Terms, Tries, Way, Written};
 use crate::store::{GATES, PostgresStore, Shared};
 
 /// How many steps lock the row before they read it, after another process came first.
 const LOCKED_STEPS: u32 = 64;
+
+/// How durable a commit is: `commit_1` has the same numbers.
+const DISK: i32 = 0;
+const SOON: i32 = 1;
+const STANDBY: i32 = 2;
 
 /// A turn to change a name, and how many steps lock the row from now on.
 type Turn = OwnedMutexGuard<u32>;
@@ -171,36 +176,35 @@ impl PostgresStore {
         asked.map(drop).map_err(|fault| fault.with_effect(Effect::NotApplied))
     }
 
-    /// Which text of a statement to send. Before a commit waits for no disk, the database notes that a crash may lose
-    /// writes, for the client that comes first after it.
-    async fn text<'a>(
-        &self,
-        change: &'a Change,
-        hash: u64,
-        deadline: Deadline,
-    ) -> Result<&'a str, Fault> {
+    /// How durable the commit of a change is, as `commit_1` counts it. Before one waits for no disk, the database notes
+    /// that a crash may lose writes, for the client that comes first after it.
+    async fn durability(&self, hash: u64, deadline: Deadline) -> Result<i32, Fault> {
         let Shared { pool, statements, loss_noted, .. } = &*self.shared;
+        if pool.dial.address.is_synchronous {
+            return Ok(STANDBY);
+        }
         if !pool.dial.address.is_async {
-            return Ok(&change.durable);
+            return Ok(DISK);
         }
         if !loss_noted.load(Ordering::Relaxed) {
             let noted = pool.ask(hash, &statements.note_loss, &[], deadline).await;
             noted.map_err(|fault| fault.with_effect(Effect::NotApplied))?;
             loss_noted.store(true, Ordering::Relaxed);
         }
-        Ok(&change.soon)
+        Ok(SOON)
     }
 
-    /// Carries a statement out that changes locks.
+    /// Carries a statement out that changes locks, with its durability behind its parameters.
     pub(crate) async fn change(
         &self,
-        change: &Change,
+        sql: &str,
         hash: u64,
         params: &[Param<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Row>, Fault> {
-        let sql = self.text(change, hash, deadline).await?;
-        self.shared.pool.ask(hash, sql, params, deadline).await
+        let durability = self.durability(hash, deadline).await?;
+        let params = [params, &[(&durability, Type::INT4)]].concat();
+        self.shared.pool.ask(hash, sql, &params, deadline).await
     }
 
     /// Writes rows, on the connection of their transaction if they have one.
@@ -262,14 +266,17 @@ impl PostgresStore {
         let Shared { pool, statements, .. } = &*self.shared;
         let hash = self.hash(first.key);
         let written = async {
-            // The length of the longest lease must not be lost.
-            let sql = match terms.longest {
-                Some(_) => &statements.write.durable,
-                None => self.text(&statements.write, hash, deadline).await?,
+            let durability = match self.durability(hash, deadline).await? {
+                // The length of the longest lease must not be lost.
+                SOON if terms.longest.is_some() => DISK,
+                // What gives a lock back makes no promise.
+                STANDBY if terms.not_after.is_none() => DISK,
+                durability => durability,
             };
+            let params = [&params[..], &[(&durability, Type::INT4)]].concat();
             match transaction {
-                Some(transaction) => transaction.commit(sql, &params, deadline).await,
-                None => pool.ask(hash, sql, &params, deadline).await,
+                Some(transaction) => transaction.commit(&statements.write, &params, deadline).await,
+                None => pool.ask(hash, &statements.write, &params, deadline).await,
             }
         };
         let rows = match written.await {
@@ -402,6 +409,10 @@ impl PostgresStore {
                 }
                 continue;
             };
+            let warm_up = now.grants_from.saturating_since(now.at);
+            if step.takes && !warm_up.is_zero() && !found.iter().zip(keys).any(is_held) {
+                return Err(warming_up(warm_up).into());
+            }
             let terms = tries.terms(step, epoch, *now, *longest_ttl);
             let mut locks = Locks::of(keys, &found, tries.now(*now));
             let answer = act(&mut locks)?;
@@ -435,6 +446,17 @@ impl PostgresStore {
     }
 }
 
+fn is_held((found, key): (&Found, &&Key)) -> bool {
+    let lock = found.entry.inspect(key, found.now.at);
+    lock.is_some_and(|lock| !lock.holders.is_empty())
+}
+
+fn warming_up(left: Duration) -> Error {
+    let why = "the database was restarted or promoted, and may have lost leases; a lock that is free then is granted \
+               once the longest of them has ended";
+    Error::new(ErrorKind::Unavailable, why).with_reason(Reason::TooYoung).passes_in(left)
+}
+
 fn rows_lack() -> Error {
     Error::new(ErrorKind::Protocol, "the server's answer lacks rows")
 }
@@ -448,8 +470,6 @@ fn unfinished(error: JoinError) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use leasehold_core::{Acquire, Store as _, Token, Ttl};
     use tokio_postgres::NoTls;
 

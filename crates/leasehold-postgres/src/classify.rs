@@ -132,6 +132,13 @@ pub(crate) fn not_replicated() -> Fault {
     Error::new(ErrorKind::NotReplicated, why).with_effect(Effect::Unknown).into()
 }
 
+/// The fault of a server whose commits wait for no standby, though the URL requires it.
+pub(crate) fn not_synchronous() -> Fault {
+    let why = "commits wait for no standby, which synchronous=require forbids; set synchronous_standby_names, and \
+               synchronous_commit to on";
+    Error::new(ErrorKind::Config, why).with_reason(Reason::StoreSettings).into()
+}
+
 fn refused(said: &DbError, was_sent: bool) -> Fault {
     let (code, message) = (said.code().code(), escape::terminal(said.message()).to_string());
     let fault = |kind, reason: Option<Reason>, why: String, next| {
@@ -158,6 +165,8 @@ fn refused(said: &DbError, was_sent: bool) -> Fault {
             let why = "the tables have a later format than this version knows; use a newer one";
             fault(ErrorKind::Config, Some(Reason::OtherVersion), why.to_owned(), Next::Fail)
         }
+        // Of commit_1.
+        "LH003" => not_synchronous(),
         "22P05" | "22021" => {
             let why = format!("{said}; the database must have the encoding UTF8");
             fault(ErrorKind::Config, Some(Reason::StoreSettings), why, Next::Fail)

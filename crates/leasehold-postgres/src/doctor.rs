@@ -29,7 +29,6 @@ pub(crate) struct Facts {
     encoding: String,
     fsync: bool,
     full_page_writes: bool,
-    synchronous_commit: String,
     standbys: String,
     now: SystemTime,
     pub(crate) alive_for: Option<Duration>,
@@ -50,7 +49,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn is_durable(&self) -> bool {
-        self.fsync && self.synchronous_commit != "off"
+        self.fsync
     }
 }
 
@@ -74,7 +73,6 @@ impl PostgresStore {
             encoding: get(row, "encoding")?,
             fsync: get::<&str>(row, "fsync")? == "on",
             full_page_writes: get::<&str>(row, "full_page_writes")? == "on",
-            synchronous_commit: get(row, "synchronous_commit")?,
             standbys: get(row, "standbys")?,
             now,
             alive_for: since.map(|since| now.duration_since(since).unwrap_or_default()),
@@ -217,15 +215,6 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         let means = "a crash of the machine may damage the tables";
         let found = "fsync or full_page_writes is off".to_owned();
         add(Severity::Problem, PERSISTENCE, found, means, "turn both on");
-    } else if facts.synchronous_commit == "off" {
-        let means = "a crash loses the last writes, and with them leases; the next holder may then be a second one";
-        add(
-            Severity::Warning,
-            PERSISTENCE,
-            "synchronous_commit is off".to_owned(),
-            means,
-            "turn it on for this user",
-        );
     } else {
         let means = "leases survive a restart and a crash";
         add(Severity::Fine, PERSISTENCE, "each commit is durable".to_owned(), means, "");

@@ -62,6 +62,20 @@ CREATE TABLE IF NOT EXISTS leasehold.log (
     PRIMARY KEY (name, id)
 );
 
+-- Decides for the transaction how durable its commit is, whatever the user's own setting says. 0: on disk, 1: not yet,
+-- 2: on a standby too.
+CREATE OR REPLACE FUNCTION leasehold.commit_1(p_durability int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE was text := current_setting('synchronous_commit');
+BEGIN
+    IF p_durability = 2 AND (current_setting('synchronous_standby_names') = '' OR was IN ('off', 'local')) THEN
+        RAISE EXCEPTION 'commits wait for no standby' USING ERRCODE = 'LH003';
+    ELSIF p_durability = 1 THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    ELSIF was = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'local', true);
+    END IF;
+END $$;
+
 -- Reads a lock, and what its next step depends on. It is STABLE, so all calls in a statement see the same moment.
 CREATE OR REPLACE FUNCTION leasehold.read_1(
     p_name text, OUT now timestamptz, OUT epoch int, OUT grants_from timestamptz, OUT forgotten bigint,
@@ -86,10 +100,11 @@ CREATE OR REPLACE FUNCTION leasehold.write_1(
     p_epoch int, p_not_after timestamptz, p_longest bigint, p_names text[], p_olds bigint[], p_versions bigint[],
     p_grants bool[], p_used timestamptz[], p_fence bigint[], p_holders int[], p_waiters int[], p_owner text[],
     p_metadata text[], p_granted timestamptz[], p_renewed timestamptz[], p_fences int[], p_holds int[], p_token uuid[],
-    p_released uuid[], p_ended bytea[], p_entry bytea[]
+    p_released uuid[], p_ended bytea[], p_entry bytea[], p_durability int
 ) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE outcome int;
 BEGIN
+    PERFORM leasehold.commit_1(p_durability);
     IF p_not_after < clock_timestamp() THEN RETURN 2; END IF;
     PERFORM FROM leasehold.alive a WHERE a.id = 1 AND a.epoch = p_epoch;
     IF NOT FOUND THEN RETURN 0; END IF;
@@ -137,7 +152,7 @@ END $$;
 -- was asked for if the lock was taken, else as read_1 has it. It waits for no row.
 CREATE OR REPLACE FUNCTION leasehold.take_1(
     p_not_after timestamptz, p_names text[], p_versions bigint[], p_tokens uuid[], p_ttls bigint[], p_fences int[],
-    p_holds int[], p_owner text[], p_metadata text[]
+    p_holds int[], p_owner text[], p_metadata text[], p_durability int
 ) RETURNS TABLE (
     now timestamptz, epoch int, grants_from timestamptz, forgotten bigint, longest_ttl bigint, version bigint,
     used_until timestamptz, last_fence bigint, owner text, metadata text, granted_at timestamptz,
@@ -145,6 +160,7 @@ CREATE OR REPLACE FUNCTION leasehold.take_1(
 ) LANGUAGE plpgsql AS $$
 DECLARE this int; longest bigint;
 BEGIN
+    PERFORM leasehold.commit_1(p_durability);
     SELECT a.epoch, m.longest_ttl INTO this, longest FROM leasehold.alive a, leasehold.meta m
     WHERE a.id = 1 AND m.id = 1 AND a.grants_from <= clock_timestamp() AND p_not_after >= clock_timestamp();
     FOR i IN 1 .. cardinality(p_names) LOOP
@@ -182,13 +198,15 @@ END $$;
 
 -- Releases leases of locks without a queue. It answers as take_1 does, and waits for no row.
 CREATE OR REPLACE FUNCTION leasehold.release_1(
-    p_names text[], p_versions bigint[], p_tokens uuid[], p_in_time bool[]
+    p_names text[], p_versions bigint[], p_tokens uuid[], p_in_time bool[], p_durability int
 ) RETURNS TABLE (
     now timestamptz, epoch int, grants_from timestamptz, forgotten bigint, longest_ttl bigint, version bigint,
     used_until timestamptz, last_fence bigint, owner text, metadata text, granted_at timestamptz,
     renewed_at timestamptz, fences int, holds int, gone bigint, token uuid, released uuid, ended bytea, entry bytea
 ) LANGUAGE plpgsql AS $$
 BEGIN
+    -- A release makes no promise that a standby has to know.
+    PERFORM leasehold.commit_1(p_durability % 2);
     FOR i IN 1 .. cardinality(p_names) LOOP
         PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND l.token = p_tokens[i]
             AND l.renewed_at <= clock_timestamp() AND (p_in_time[i] OR l.used_until > clock_timestamp())
@@ -210,10 +228,11 @@ END $$;
 -- Renews leases of locks without a queue, and returns which: the others need a step of the table. It waits for no row.
 CREATE OR REPLACE FUNCTION leasehold.renew_1(
     p_not_after timestamptz, p_names text[], p_versions bigint[], p_tokens uuid[], p_ttls bigint[], p_fences bigint[],
-    p_shorten bool[], OUT now timestamptz, OUT renewed int[]
+    p_shorten bool[], p_durability int, OUT now timestamptz, OUT renewed int[]
 ) LANGUAGE plpgsql AS $$
 DECLARE longest bigint; until timestamptz;
 BEGIN
+    PERFORM leasehold.commit_1(p_durability);
     renewed := '{}';
     SELECT m.longest_ttl INTO longest FROM leasehold.meta m WHERE m.id = 1 AND p_not_after >= clock_timestamp();
     FOR i IN 1 .. cardinality(p_names) LOOP
@@ -236,6 +255,7 @@ END $$;
 CREATE OR REPLACE FUNCTION leasehold.adopt_1(p_grants bool) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was leasehold.meta; line text; waits bool;
 BEGIN
+    PERFORM leasehold.commit_1(0);
     SELECT * INTO was FROM leasehold.meta m WHERE m.id = 1 FOR UPDATE;
     PERFORM FROM leasehold.alive a WHERE a.id = 1;
     IF FOUND THEN RETURN; END IF;
@@ -244,8 +264,7 @@ BEGIN
     EXCEPTION WHEN others THEN
         line := NULL;
     END;
-    waits := was.epoch > 0 AND NOT p_grants AND (was.lossy OR current_setting('synchronous_commit') = 'off'
-        OR line IS NULL OR line IS DISTINCT FROM was.timeline);
+    waits := was.epoch > 0 AND NOT p_grants AND (was.lossy OR line IS NULL OR line IS DISTINCT FROM was.timeline);
     UPDATE leasehold.meta m SET epoch = was.epoch % 4095 + 1, timeline = line WHERE m.id = 1;
     INSERT INTO leasehold.alive VALUES (1, was.epoch % 4095 + 1, clock_timestamp(), clock_timestamp() +
         CASE WHEN waits THEN was.longest_ttl * interval '1 microsecond' ELSE interval '0' END);

@@ -15,7 +15,6 @@ use tokio_postgres::types::Type;
 use crate::classify::{Deadline, Fault, Next};
 use crate::pool::Param;
 use crate::row::{Found, Uuid, fence, get, time, to_sql_time};
-use crate::statements::Change;
 use crate::step::{Step, not_after};
 use crate::store::{PostgresStore, Shared};
 
@@ -154,13 +153,13 @@ impl PostgresStore {
         &self,
         keys: &[&Key],
         versions: &[i64],
-        change: &Change,
+        sql: &str,
         params: &[Param<'_>],
         deadline: Deadline,
     ) -> Result<Vec<Result<Short>>, Fault> {
         let Shared { clock, .. } = &*self.shared;
         let hash = keys.first().map_or(0, |key| self.hash(key));
-        let rows = match self.change(change, hash, params, deadline).await {
+        let rows = match self.change(sql, hash, params, deadline).await {
             // The table tries it again.
             Err(Fault { next: Next::Again | Next::Locked, .. }) => {
                 return Ok(keys.iter().map(|_| Ok(Short::Missed(None))).collect());

@@ -7,7 +7,6 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
     current_setting('server_version_num')::int AS number, pg_is_in_recovery() AS standby, \
     current_setting('server_encoding') AS encoding, current_setting('fsync') AS fsync, \
     current_setting('full_page_writes') AS full_page_writes, \
-    current_setting('synchronous_commit') AS synchronous_commit, \
     current_setting('synchronous_standby_names') AS standbys, clock_timestamp() AS now, \
     (SELECT a.since FROM leasehold.alive a WHERE a.id = 1) AS since, \
     (SELECT a.grants_from FROM leasehold.alive a WHERE a.id = 1) AS grants_from, \
@@ -33,10 +32,10 @@ pub(crate) struct Statements {
     pub(crate) read_all: String,
     pub(crate) lock: String,
     pub(crate) tell: String,
-    pub(crate) take: Change,
-    pub(crate) release: Change,
-    pub(crate) renew: Change,
-    pub(crate) write: Change,
+    pub(crate) take: String,
+    pub(crate) release: String,
+    pub(crate) renew: String,
+    pub(crate) write: String,
     pub(crate) note_loss: String,
     pub(crate) adopt: String,
     pub(crate) forget: String,
@@ -50,10 +49,9 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn of(schema: &str) -> Self {
         let sql = |text| setup::in_schema(text, schema);
-        let change = |text| Change::of(sql(text));
         Self {
             note_loss: sql(
-                "UPDATE leasehold.meta SET lossy = true WHERE id = 1 AND NOT lossy RETURNING 1",
+                "UPDATE leasehold.meta SET lossy = true WHERE id = 1 AND NOT lossy RETURNING leasehold.commit_1(0)::text",
             ),
             read: sql("SELECT * FROM leasehold.read_1($1)"),
             read_all: sql(
@@ -64,11 +62,11 @@ impl Statements {
                  WHERE l.name = $1 AND l.version = $2",
             ),
             lock: sql("SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE"),
-            take: change("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9)"),
-            release: change("SELECT * FROM leasehold.release_1($1,$2,$3,$4)"),
-            renew: change("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7)"),
-            write: change(
-                "SELECT leasehold.write_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21)",
+            take: sql("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"),
+            release: sql("SELECT * FROM leasehold.release_1($1,$2,$3,$4,$5)"),
+            renew: sql("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7,$8)"),
+            write: sql(
+                "SELECT leasehold.write_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22)",
             ),
             adopt: sql("SELECT leasehold.adopt_1($1)::text"),
             forget: sql("SELECT leasehold.forget_1($1, $2, $3)"),
@@ -90,23 +88,5 @@ impl Statements {
             ),
             examine: sql(EXAMINE),
         }
-    }
-}
-
-/// A statement that changes locks.
-#[derive(Debug)]
-pub(crate) struct Change {
-    /// Its commit is as durable as the user's commits are.
-    pub(crate) durable: String,
-    /// Its commit waits for no disk.
-    pub(crate) soon: String,
-}
-
-impl Change {
-    fn of(query: String) -> Self {
-        let soon = format!(
-            "SELECT q.* FROM (SELECT set_config('synchronous_commit', 'off', true)) c, ({query}) q"
-        );
-        Self { durable: query, soon }
     }
 }

@@ -24,18 +24,20 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// Whether the server refuses it once its caller has gone.
     expires: bool,
+    /// Whether it takes a lock.
+    pub(crate) takes: bool,
     /// The longest lease that it can give.
     pub(crate) longest: Duration,
 }
 
 impl Step {
     pub(crate) const fn new(name: &'static str) -> Self {
-        Self { name, expires: true, longest: Duration::ZERO }
+        Self { name, expires: true, takes: false, longest: Duration::ZERO }
     }
 
     /// One that gives something back: the server carries it out however late it comes.
     pub(crate) const fn returning(name: &'static str) -> Self {
-        Self { name, expires: false, longest: Duration::ZERO }
+        Self { name, expires: false, takes: false, longest: Duration::ZERO }
     }
 
     /// The same, which can give a lease of this length.
@@ -45,7 +47,8 @@ impl Step {
 
     pub(crate) fn lease(self, request: &AcquireRequest) -> Self {
         let window = request.queue.as_ref().map(|queue| queue.window.duration());
-        Self { longest: request.ttl.duration().max(window.unwrap_or_default()), ..self }
+        let longest = request.ttl.duration().max(window.unwrap_or_default());
+        Self { longest, takes: true, ..self }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Acquire, Renew, RenewRequest, Store as _};
+use leasehold_core::{Acquire, Effect, Error, ErrorKind, Reason, Renew, RenewRequest, Store as _};
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
@@ -44,10 +44,7 @@ async fn a_promoted_standby_grants_no_lease_until_the_longest_one_has_ended() {
     )
     .await;
     let fresh = request(&key());
-    let Acquire::Busy(busy) = both.acquire(&fresh, WITHIN).await.unwrap() else {
-        panic!("granted")
-    };
-    let left = busy.retry_after;
+    let left = warm_up(&both.acquire(&fresh, WITHIN).await.unwrap_err());
     assert!(left > Duration::from_secs(500) && left <= Duration::from_secs(600), "{left:?}");
     let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
     assert_eq!(both.renew(&[renewal], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
@@ -57,6 +54,26 @@ async fn a_promoted_standby_grants_no_lease_until_the_longest_one_has_ended() {
     session.batch_execute(sql).await.unwrap();
     let after = take(&both, &fresh).await;
     assert!(after.first() > fences.last() && after.first().epoch() == 2, "{after:?}");
+}
+
+/// For how long a database that was restarted or promoted grants no free lock.
+fn warm_up(error: &Error) -> Duration {
+    assert_eq!(error.reason(), Some(Reason::TooYoung), "{error}");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    error.retry_after().unwrap()
+}
+
+/// Asks until a server that is there refuses.
+async fn refused(store: &PostgresStore, request: &leasehold_core::AcquireRequest) -> Error {
+    let mut refusal = None;
+    until("a refusal", async || {
+        let error = store.acquire(request, WITHIN).await.expect_err("granted");
+        let is_there = error.retry_after().is_some();
+        refusal = Some(error);
+        is_there
+    })
+    .await;
+    refusal.unwrap()
 }
 
 /// Asks until the server answers again.
@@ -101,17 +118,36 @@ async fn a_crash_that_loses_leases_grants_none_until_the_longest_one_has_ended()
         let other = request(&key());
         // A client with durable commits learns from the database that leases may be lost.
         let first = if grants { store.clone() } else { store_at(&server.url()).await };
-        let answer = patiently(&first, &other).await;
         if grants {
+            let answer = patiently(&first, &other).await;
             assert!(answer.fences().is_some_and(|next| next.first() > before), "{answer:?}");
             continue;
         }
-        let Acquire::Busy(busy) = answer else { panic!("granted: {answer:?}") };
-        assert!(busy.retry_after > WITHIN / 2 && busy.retry_after <= WITHIN, "{busy:?}");
+        let left = warm_up(&refused(&first, &other).await);
+        assert!(left > WITHIN / 2 && left <= WITHIN, "{left:?}");
         server.sql("UPDATE leasehold.alive SET grants_from = clock_timestamp()");
         let after = take(&first, &other).await;
         assert!(after.first() > before && after.first().epoch() == 2, "{after:?}");
         assert!(store.remembers_for(WITHIN).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_user_whose_commits_wait_for_no_disk_keeps_leases_over_a_crash() {
+    let mut server = PostgreSql::start_with(&["fsync=on", "wal_writer_delay=10s"]);
+    server.sql("ALTER ROLE leasehold SET synchronous_commit = off");
+    let store = store_at(&format!("{}?create=yes", server.url())).await;
+    let alone = PostgresStore::builder().table_alone(true);
+    let alone = alone.connect(&server.url()).await.unwrap();
+    for store in [store, alone] {
+        let held = request(&key());
+        let fences = take(&store, &held).await;
+        let renewal = RenewRequest::new(held.key.clone(), held.token, fences, ttl(WITHIN * 20));
+        assert_eq!(store.renew(&[renewal], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+        server.crash();
+        let answer = patiently(&store, &request(&held.key)).await;
+        let Acquire::Busy(busy) = answer else { panic!("granted: {answer:?}") };
+        assert!(busy.retry_after > WITHIN * 10, "{busy:?}");
     }
 }
 
@@ -134,10 +170,10 @@ async fn a_standby_that_lags_grants_no_lock_whose_lease_it_lacks() {
     server.stop();
     standby.promote();
     assert_eq!(standby.sql(&count("leasehold.lock")), "1", "the standby lacks a lease");
-    for key in [&seen.key, &unseen.key] {
-        let answer = patiently(&follower, &request(key)).await;
-        assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
-    }
+    // The holder is known, and no time ends its lease earlier.
+    let answer = patiently(&follower, &request(&seen.key)).await;
+    assert!(matches!(answer, Acquire::Busy(_)), "{answer:?}");
+    warm_up(&refused(&follower, &request(&unseen.key)).await);
     standby.sql("UPDATE leasehold.alive SET grants_from = clock_timestamp()");
     let after = take(&follower, &request(&unseen.key)).await;
     assert!(after.first() > before.last() && after.first().epoch() == 2, "{after:?}");

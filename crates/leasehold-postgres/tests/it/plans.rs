@@ -35,14 +35,14 @@ async fn no_statement_of_a_function_seems_costly_before_the_tables_are_analysed(
     let later = "clock_timestamp() + interval '1 minute'";
     let token = "'00000000-0000-0000-0000-000000000001'";
     let renewing = format!(
-        "SELECT * FROM leasehold.renew_1({later}, '{{new}}', '{{2}}', ARRAY[{token}::uuid], '{{1000}}', '{{0}}', '{{f}}')"
+        "SELECT * FROM leasehold.renew_1({later}, '{{new}}', '{{2}}', ARRAY[{token}::uuid], '{{1000}}', '{{0}}', '{{f}}', 0)"
     );
     let taking = format!(
         "SELECT * FROM leasehold.take_1({later}, '{{new,newer}}', '{{1,2}}', ARRAY[{token}, {token}]::uuid[], \
-         '{{1000000,1000000}}', '{{1,1}}', '{{1,1}}', '{{a,b}}', '{{c,d}}')"
+         '{{1000000,1000000}}', '{{1,1}}', '{{1,1}}', '{{a,b}}', '{{c,d}}', 0)"
     );
     let releasing = format!(
-        "SELECT * FROM leasehold.release_1('{{new,absent}}', '{{3,4}}', ARRAY[{token}, {token}]::uuid[], '{{t,t}}')"
+        "SELECT * FROM leasehold.release_1('{{new,absent}}', '{{3,4}}', ARRAY[{token}, {token}]::uuid[], '{{t,t}}', 0)"
     );
     // Taken anew, and busy.
     for statement in [&taking, &renewing, &releasing, &taking] {
@@ -52,7 +52,7 @@ async fn no_statement_of_a_function_seems_costly_before_the_tables_are_analysed(
     let nothing = "NULL, ".repeat(9) + "NULL";
     let writing = format!(
         "SELECT leasehold.write_1(1, NULL, 60000000, '{{new,other}}', {version}, '{{5,6}}', '{{t,t}}', \
-         ARRAY[{later}, {later}], '{{1,1}}', '{{0,0}}', '{{0,0}}', {nothing})"
+         ARRAY[{later}, {later}], '{{1,1}}', '{{0,0}}', '{{0,0}}', {nothing}, 0)"
     );
     assert_eq!(session.query_one(&writing, &[]).await.unwrap().get::<_, i32>(0), 1);
     for statement in [

@@ -67,10 +67,11 @@ async fn a_write_that_comes_too_late_is_refused_by_the_servers_clock() {
     let nothing = "'{}', ".repeat(17) + "'{}'";
     let session = session(&SERVER).await;
     for (when, expected) in [("- interval '1 ms'", 2), ("+ interval '1 minute'", 1)] {
-        let sql = format!("SELECT {schema}.write_1(1, clock_timestamp() {when}, NULL, {nothing})");
+        let sql =
+            format!("SELECT {schema}.write_1(1, clock_timestamp() {when}, NULL, {nothing}, 0)");
         assert_eq!(session.query_one(&sql, &[]).await.unwrap().get::<_, i32>(0), expected);
     }
-    let sql = format!("SELECT {schema}.write_1(2, NULL, NULL, {nothing})");
+    let sql = format!("SELECT {schema}.write_1(2, NULL, NULL, {nothing}, 0)");
     let of_another_epoch = session.query_one(&sql, &[]).await.unwrap().get::<_, i32>(0);
     assert_eq!(of_another_epoch, 0);
 }

@@ -43,14 +43,46 @@ async fn a_server_whose_commits_wait_for_no_standby_is_refused_if_the_url_says_s
 }
 
 #[tokio::test]
+async fn a_client_learns_when_commits_no_longer_wait_for_a_standby() {
+    let (server, _standby) = pair();
+    let url = format!("{}?create=yes&synchronous=require", server.url());
+    let alone = PostgresStore::builder().table_alone(true);
+    for store in [store_at(&url).await, alone.connect(&url).await.unwrap()] {
+        server.set("synchronous_standby_names", "*");
+        let mut held = request(&key());
+        let mut fences = None;
+        // The server reads its settings a moment later.
+        until("a grant", async || {
+            held = request(&key());
+            fences = store.acquire(&held, WITHIN).await.ok().and_then(|answer| answer.fences());
+            fences.is_some()
+        })
+        .await;
+        let fences = fences.unwrap();
+        server.set("synchronous_standby_names", "");
+        until("a refusal", async || match store.acquire(&request(&key()), WITHIN).await {
+            Ok(answer) => answer.fences().is_none(),
+            Err(error) => error.reason() == Some(Reason::StoreSettings),
+        })
+        .await;
+        let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
+        let error = store.renew(&[renewal], WITHIN).await.remove(0).unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::StoreSettings), "{error}");
+        let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
+        assert_eq!(store.release(&release, WITHIN).await.unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test]
 async fn a_promoted_standby_that_has_every_lease_can_grant_at_once() {
     let (mut server, standby) = pair();
     let settings = "create=yes&synchronous=require&after_failover=grant";
     let both = format!("127.0.0.1:{},127.0.0.1:{}", server.port(), standby.port());
     let url = format!("postgres://leasehold@{both}/postgres?{settings}");
-    let store = store_at(&url).await;
     let held = request(&key());
-    let before = take(&store, &held).await;
+    let before = take(&store_at(&url).await, &held).await;
+    // The promoted standby has none itself.
+    let store = store_at(&url.replace("synchronous=require", "synchronous=any")).await;
     server.stop();
     standby.promote();
     let other = request(&key());
