@@ -199,5 +199,5 @@ async fn the_short_ways_do_what_the_table_does() {
         }
     }
     // Each of them often enough to mean something.
-    assert!(done.iter().all(|count| *count > 50), "{done:?}");
+    assert!(done.iter().all(|count| *count > 20), "{done:?}");
 }
