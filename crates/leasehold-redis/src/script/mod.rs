@@ -9,7 +9,7 @@ pub(crate) mod request;
 pub(crate) mod unsent;
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use leasehold_core::table::LockEntry;
@@ -93,85 +93,82 @@ const FRAGMENTS: [(&str, &str); 25] = [
 const REQUESTS_VALID_US: u64 = 10_000_000;
 
 /// What the scripts write as `$NAME`: numbers, the forms of docs/wire.md, and their sizes.
-static NAMES: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
+static NAMES: LazyLock<HashMap<&str, String>> = LazyLock::new(|| {
     let number = |name, number: u64| (name, number.to_string());
     let form = |name, form: &str| (name, form.to_owned());
     let size = |name, form: &str| (name, form_size(form).to_string());
-    let mut names = vec![
-        number("$PLAIN_SIZE", form_size(PLAIN)),
-        form("$PLAIN_STATE", PLAIN),
-        form("$PLAIN_BODY", body(PLAIN)),
-        ("$PLAIN_FORM", format!("<{}", body(PLAIN))),
-        number("$PLAIN", Shape::Plain.byte()),
-        size("$LINE_SIZE", LINE),
-        form("$LINE_STATE", LINE),
-        form("$LINE_BODY", body(LINE)),
-        ("$LINE_FORM", format!("<{}", body(LINE))),
-        number("$LINE", Shape::Line.byte()),
-        size("$ALL_SIZE", ALL),
-        form("$ALL_BODY", body(ALL)),
-        ("$ALL_FORM", format!("<{}", body(ALL))),
-        number("$ALL", Shape::All.byte()),
-        number("$VERSION", VERSION),
-        size("$WAITER_SIZE", WAITER),
-        form("$WAITER", WAITER),
-        size("$SHARER_SIZE", SHARER),
-        form("$SHARER", SHARER),
-        number("$WAITS", b'w'.into()),
-        number("$SHARES", b's'.into()),
-        form("$HEARD", HEARD),
-        form("$PLACE", ">d"),
-        form("$SLOT", "<c1I"),
-        form("$GRANTED", "<c1c8IHdI"),
-        form("$FIRST", "<c1c8d"),
-        form("$CLIENT", "<Hddd"),
-        form("$WHOSE", "<c16B"),
-        form("$WANTED", "<dIIc1dIdB"),
-        form("$IN_LINE", "<c8IdIddB"),
-        form("$AFTER", "<Hd"),
-        size("$END_SIZE", END),
-        form("$END", END),
-        size("$RENEWAL_SIZE", RENEWAL),
-        form("$RENEWAL", RENEWAL),
-        form("$LEAVING", "<c16B"),
-        form("$CONVERSION", "<c16dHc1dII"),
-        form("$MEANT", "<BHdI"),
-        form("$LIMIT", "<I"),
+    HashMap::from([
+        number("PLAIN_SIZE", form_size(PLAIN)),
+        form("PLAIN_STATE", PLAIN),
+        form("PLAIN_BODY", body(PLAIN)),
+        ("PLAIN_FORM", format!("<{}", body(PLAIN))),
+        number("PLAIN", Shape::Plain.byte()),
+        size("LINE_SIZE", LINE),
+        form("LINE_STATE", LINE),
+        form("LINE_BODY", body(LINE)),
+        ("LINE_FORM", format!("<{}", body(LINE))),
+        number("LINE", Shape::Line.byte()),
+        size("ALL_SIZE", ALL),
+        form("ALL_BODY", body(ALL)),
+        ("ALL_FORM", format!("<{}", body(ALL))),
+        number("ALL", Shape::All.byte()),
+        number("VERSION", VERSION),
+        size("WAITER_SIZE", WAITER),
+        form("WAITER", WAITER),
+        size("SHARER_SIZE", SHARER),
+        form("SHARER", SHARER),
+        number("WAITS", b'w'.into()),
+        number("SHARES", b's'.into()),
+        form("HEARD", HEARD),
+        form("PLACE", ">d"),
+        form("SLOT", "<c1I"),
+        form("GRANTED", "<c1c8IHdI"),
+        form("FIRST", "<c1c8d"),
+        form("CLIENT", "<Hddd"),
+        form("WHOSE", "<c16B"),
+        form("WANTED", "<dIIc1dIdB"),
+        form("IN_LINE", "<c8IdIddB"),
+        form("AFTER", "<Hd"),
+        size("END_SIZE", END),
+        form("END", END),
+        size("RENEWAL_SIZE", RENEWAL),
+        form("RENEWAL", RENEWAL),
+        form("LEAVING", "<c16B"),
+        form("CONVERSION", "<c16dHc1dII"),
+        form("MEANT", "<BHdI"),
+        form("LIMIT", "<I"),
         // Offsets in a state: the ends of the key's expiry and of the token, and the starts of what
         // follows the lease's end and the time of the grant.
-        number("$KEPT_END", 9),
-        number("$TOKEN_END", 25),
-        number("$ENDS_END", 34),
-        number("$GIVEN_END", 42),
-        form("$NO_END", &"\\0".repeat(8)),
-        form("$NOBODY", &"\\0".repeat(16)),
+        number("KEPT_END", 9),
+        number("TOKEN_END", 25),
+        number("ENDS_END", 34),
+        number("GIVEN_END", 42),
+        form("NO_END", &"\\0".repeat(8)),
+        form("NOBODY", &"\\0".repeat(16)),
         // How many holders and queue positions one call visits: about half a millisecond.
-        number("$STEP", 256),
+        number("STEP", 256),
         // How much one call about several locks does. A lock that is free or has one holder counts
         // as one, at about 2 µs; any other counts as four.
-        number("$ROOM", 128),
+        number("ROOM", 128),
         // Above all numbers of holders and permits, and below all bonds.
-        number("$BOND", Bond::LEAST),
+        number("BOND", Bond::LEAST),
         // Above all positions of preferred waiters.
-        number("$BEHIND", Place::BEHIND),
+        number("BEHIND", Place::BEHIND),
         // The moment from which fences count.
-        number("$ORIGIN", Fence::ORIGIN_UNIX_US),
+        number("ORIGIN", Fence::ORIGIN_UNIX_US),
         // Requests are valid for a shorter time, even if the client read the clock late.
-        number("$VALID", REQUESTS_VALID_US),
+        number("VALID", REQUESTS_VALID_US),
         // Later than all moments, and exact as a number.
-        number("$FAR", FAR),
+        number("FAR", FAR),
         // How near a position must be to a range to extend it, and how many other ranges there are.
-        number("$SLACK", 1_024),
-        number("$RANGES", 8),
-        form("$RANGE", "<dd"),
+        number("SLACK", 1_024),
+        number("RANGES", 8),
+        form("RANGE", "<dd"),
         // How many positions the search for the next waiter visits.
-        number("$FURTHER", 4_096),
+        number("FURTHER", 4_096),
         // How many releases of sharers are remembered.
-        number("$REMEMBERED", LockEntry::ENDED_KEPT as u64),
-    ];
-    // One name may begin with another.
-    names.sort_by_key(|(name, _)| Reverse(name.len()));
-    names
+        number("REMEMBERED", LockEntry::ENDED_KEPT as u64),
+    ])
 });
 
 /// The fields after a state's first byte.
@@ -238,11 +235,20 @@ fn paste<'a>(
 /// A line with its names replaced. Most lines have none, and every start of a program reads all
 /// lines.
 fn named(line: &str) -> Cow<'_, str> {
-    if !line.contains('$') {
+    let mut parts = line.split('$');
+    let before = parts.next().unwrap_or_default();
+    if before.len() == line.len() {
         return Cow::Borrowed(line);
     }
-    let named = |line: String, (name, text): &(&str, String)| line.replace(name, text);
-    Cow::Owned(NAMES.iter().fold(line.to_owned(), named))
+    let mut text = before.to_owned();
+    for part in parts {
+        let end = part.find(|c| !matches!(c, 'A'..='Z' | '_')).unwrap_or(part.len());
+        let (name, after) = part.split_at(end);
+        // A test finds the names that are none.
+        text.push_str(NAMES.get(name).map_or("$", String::as_str));
+        text.push_str(after);
+    }
+    Cow::Owned(text)
 }
 
 #[cfg(test)]
