@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_is_near_is_told_without_nanoseconds() {
+    fn an_end_that_is_near_is_printed_without_nanoseconds() {
         for (ns, told) in
             [(0, "expires now"), (999_999, "expires now"), (1_499_999, "expires in 1.0ms")]
         {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn anybody_can_write_a_strategy() {
+    fn a_program_can_write_its_own_strategy() {
         #[derive(Debug)]
         struct Fibonacci;
         impl RetryStrategy for Fibonacci {

@@ -155,15 +155,15 @@ macro_rules! conformance_list {
                 leaving_the_queue_disturbs_no_other_position,
                 leaving_in_the_moment_of_the_grant_passes_the_lease_on,
                 a_queue_alone_keeps_a_name_in_use_until_it_is_gone,
-                a_full_line_refuses_newcomers,
+                a_full_queue_refuses_newcomers,
                 a_crowd_is_served_in_order_and_to_the_last,
             }
             waiting_faults [queue] {
                 a_heartbeat_keeps_the_place,
                 a_dead_head_is_skipped,
-                a_waiter_with_less_than_half_a_window_left_is_passed_over,
+                a_waiter_with_less_than_half_its_timeout_left_is_passed_over,
                 a_forgotten_waiter_gets_its_old_position_back,
-                a_forgotten_waiter_comes_back_into_a_full_line,
+                a_forgotten_waiter_comes_back_into_a_full_queue,
                 a_position_of_another_waiter_is_not_given_twice,
                 dead_waiters_do_not_fill_the_queue,
                 a_waiter_with_a_late_heartbeat_is_served_at_once,
@@ -174,7 +174,7 @@ macro_rules! conformance_list {
                 waiters_of_one_client_are_told_apart_by_their_tickets,
                 a_grant_by_leaving_and_by_force_is_told_too,
                 a_new_head_that_would_oversleep_is_told,
-                a_head_is_told_of_a_lease_that_ends_earlier_now,
+                a_head_is_notified_of_a_lease_that_ends_earlier_now,
                 a_closed_channel_harms_no_other_and_can_be_opened_again,
                 a_dropped_wait_for_a_message_loses_none,
             }

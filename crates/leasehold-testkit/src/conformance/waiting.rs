@@ -210,7 +210,7 @@ pub(super) async fn a_queue_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Cont
     cx.until_idle(&key).await;
 }
 
-pub(super) async fn a_full_line_refuses_newcomers(cx: &Context) {
+pub(super) async fn a_full_queue_refuses_newcomers(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let [a, b] = ["a", "b"].map(|owner| cx.party(&key).owner(owner).queued().max_waiters(2));

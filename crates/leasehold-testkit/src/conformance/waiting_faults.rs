@@ -56,7 +56,7 @@ pub(super) async fn a_dead_head_is_skipped(cx: &Context) {
     live.leave().await;
 }
 
-pub(super) async fn a_waiter_with_less_than_half_a_window_left_is_passed_over(cx: &Context) {
+pub(super) async fn a_waiter_with_less_than_half_its_timeout_left_is_passed_over(cx: &Context) {
     let window = Duration::from_secs(2);
     let key = cx.key();
     let lease = cx.party(&key).take().await;
@@ -100,7 +100,7 @@ pub(super) async fn a_forgotten_waiter_gets_its_old_position_back(cx: &Context) 
     }
 }
 
-pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_line(cx: &Context) {
+pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_queue(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let slow = cx.party(&key).owner("slow").queued().window(SHORT);

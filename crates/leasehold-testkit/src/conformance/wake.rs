@@ -132,7 +132,7 @@ pub(super) async fn a_new_head_that_would_oversleep_is_told(cx: &Context) {
     sleepy.leave().await;
 }
 
-pub(super) async fn a_head_is_told_of_a_lease_that_ends_earlier_now(cx: &Context) {
+pub(super) async fn a_head_is_notified_of_a_lease_that_ends_earlier_now(cx: &Context) {
     let key = cx.key();
     let us = client();
     let mut listener = listen(cx, us).await;

@@ -147,7 +147,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
     (Fault::TokenIsShown, &["tokens_are_never_shown"]),
     (
         Fault::WaitersMaxIsIgnored,
-        &["a_full_line_refuses_newcomers", "a_forgotten_waiter_comes_back_into_a_full_line"],
+        &["a_full_queue_refuses_newcomers", "a_forgotten_waiter_comes_back_into_a_full_queue"],
     ),
 ];
 

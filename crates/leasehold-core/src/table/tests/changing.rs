@@ -37,7 +37,7 @@ fn a_downgrade_lets_waiting_readers_in_and_keeps_the_fence() {
 }
 
 #[test]
-fn an_upgrade_of_the_only_reader_passes_the_line_with_a_fence_above_all_readers() {
+fn an_upgrade_of_the_only_reader_passes_the_queue_with_a_fence_above_all_readers() {
     let mut lock = Lock::new();
     let first = granted(&lock.acquire(&with_mode(1, 10_000, Mode::Shared)));
     let second = granted(&lock.acquire(&with_mode(2, 10_000, Mode::Shared)));
@@ -61,7 +61,7 @@ fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
 }
 
 #[test]
-fn only_a_holder_converts_and_too_late_is_told_apart_from_lost() {
+fn only_a_holder_converts_and_late_is_distinguished_from_lost() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     lock.pass(100);
@@ -71,7 +71,7 @@ fn only_a_holder_converts_and_too_late_is_told_apart_from_lost() {
 }
 
 #[test]
-fn permits_given_back_serve_the_line_and_more_are_not_taken_past_it() {
+fn released_permits_serve_the_queue_and_more_are_not_taken_past_it() {
     let mut lock = Lock::new();
     let lease = granted(&lock.acquire(&with_mode(1, 10_000, permits(3, 4))));
     assert_eq!(fences_of(&converted(&mut lock, 1, lease, permits(4, 4))), lease);
@@ -92,7 +92,7 @@ fn permits_given_back_serve_the_line_and_more_are_not_taken_past_it() {
 }
 
 #[test]
-fn a_changed_limit_serves_the_line_and_is_what_newcomers_must_agree_with() {
+fn a_changed_limit_serves_the_queue_and_is_what_newcomers_must_agree_with() {
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_mode(1, 10_000, permits(2, 2))));
     waiting(&lock.acquire(&queued_with_mode(2, permits(1, 2))));
@@ -213,7 +213,7 @@ fn a_renewal_of_the_shortest_length_asks_and_changes_nothing() {
 }
 
 #[test]
-fn free_permits_that_somebody_waits_for_are_not_taken_past_the_line() {
+fn free_permits_with_a_waiter_are_not_taken_past_the_queue() {
     let mut lock = Lock::new();
     let lease = granted(&lock.acquire(&with_mode(1, 10_000, permits(1, 4))));
     granted(&lock.acquire(&with_mode(2, 10_000, permits(1, 4))));
@@ -241,7 +241,7 @@ fn adopt(lock: &mut Lock, who: u8, successor: u8, fences: FenceBlock) -> Renew {
 }
 
 #[test]
-fn a_lease_that_is_handed_over_is_the_successors_and_its_old_token_is_spent() {
+fn a_lease_that_is_transferred_is_the_successors_and_its_old_token_is_spent() {
     for mode in [Mode::Exclusive, Mode::Shared, permits(2, 3)] {
         let mut lock = Lock::new();
         let lease = granted(&lock.acquire(&with_mode(1, 10_000, mode)));
@@ -264,7 +264,7 @@ fn a_lease_that_is_handed_over_is_the_successors_and_its_old_token_is_spent() {
 }
 
 #[test]
-fn a_lease_is_handed_over_to_no_token_that_is_in_use() {
+fn a_lease_is_transferred_to_no_token_that_is_in_use() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     waiting(&lock.acquire(&queued(2, 0)));
@@ -274,7 +274,7 @@ fn a_lease_is_handed_over_to_no_token_that_is_in_use() {
 }
 
 #[test]
-fn a_lease_that_ran_out_before_it_was_handed_over_is_late_and_stays_ended() {
+fn a_lease_that_expired_before_its_transfer_is_late_and_stays_ended() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     lock.pass(100);

@@ -79,7 +79,7 @@ fn an_exclusive_lease_takes_over_higher_fences_and_the_next_are_above_them() {
 }
 
 #[test]
-fn nobody_but_an_exclusive_holder_can_raise_fences() {
+fn only_an_exclusive_holder_can_raise_fences() {
     let mut lock = Lock::new();
     let own = granted(&lock.acquire(&with_mode(1, 100, Mode::Shared)));
     let higher = FenceBlock::new(own.first().saturating_add(5_000), own.count());
@@ -165,7 +165,7 @@ fn an_idle_name_can_be_used_as_another_kind() {
 }
 
 #[test]
-fn a_name_closed_by_a_cool_down_keeps_its_kind() {
+fn a_name_closed_by_a_cooldown_keeps_its_kind() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     lock.release_and_close(1, lease, 500);
@@ -189,7 +189,7 @@ fn a_renewal_extends_and_shortens_only_when_asked() {
 }
 
 #[test]
-fn a_renewal_never_creates_and_tells_late_from_lost() {
+fn a_renewal_never_creates_and_distinguishes_late_from_lost() {
     let mut lock = Lock::new();
     assert_eq!(lock.renew(1, FenceBlock::new(lock.floor, 1), 100), Renew::NotHeld);
     assert_eq!(lock.inspect(), None);
@@ -244,7 +244,7 @@ fn a_repeated_release_of_a_shared_lease_is_no_late_one_and_closes_nothing() {
 }
 
 #[test]
-fn a_release_after_the_end_is_late_when_nobody_came_and_not_held_when_somebody_did() {
+fn a_release_after_the_end_is_late_or_not_held_if_another_holder_came() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     lock.pass(100);
@@ -258,7 +258,7 @@ fn a_release_after_the_end_is_late_when_nobody_came_and_not_held_when_somebody_d
 }
 
 #[test]
-fn a_release_in_time_ends_what_runs_out_on_its_way() {
+fn a_release_in_time_ends_a_lease_that_expires_on_its_way() {
     let in_time = |who, lease| {
         let mut request = ReleaseRequest::new(key(), token(who), lease);
         request.in_time = true;
@@ -325,7 +325,7 @@ fn a_partial_release_sets_the_holds_that_remain() {
 }
 
 #[test]
-fn a_cool_down_keeps_everyone_out_and_then_opens() {
+fn a_cooldown_keeps_all_callers_out_and_then_opens() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     assert_eq!(lock.release_and_close(1, lease, 500), Release::Released);
@@ -349,7 +349,7 @@ fn a_late_release_closes_too() {
 }
 
 #[test]
-fn leaving_gives_a_lease_up_and_is_no_late_release() {
+fn leaving_ends_a_lease_and_is_no_late_release() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 100);
     assert_eq!(lock.leave(2), Leave::NotHeld);
@@ -470,7 +470,7 @@ fn inspecting_changes_nothing_and_never_shows_what_is_over() {
 }
 
 #[test]
-fn everyone_with_a_hold_or_a_place_is_named_by_a_token() {
+fn each_holder_and_waiter_is_named_by_a_token() {
     let mut lock = Lock::new();
     lock.take(1, 100);
     lock.wait(2);
@@ -492,7 +492,7 @@ fn a_shown_entry_gives_no_token_away() {
 }
 
 #[test]
-fn holders_with_one_bond_come_in_past_the_line_and_others_do_not() {
+fn holders_with_one_bond_come_in_past_the_queue_and_others_do_not() {
     let [ours, theirs] = [7, 8].map(|number| Mode::Joint(Bond::new(number)));
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_mode(1, 1_000, ours)));

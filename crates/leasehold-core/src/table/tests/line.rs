@@ -20,7 +20,7 @@ fn waiters_are_served_in_the_order_of_their_arrival() {
 }
 
 #[test]
-fn a_free_lock_is_granted_to_whoever_would_wait() {
+fn a_free_lock_is_granted_to_a_caller_that_would_wait() {
     let mut lock = Lock::new();
     granted(&lock.acquire(&queued(1, 0)));
     assert!(lock.notices.is_empty());
@@ -62,7 +62,7 @@ fn all_who_fit_together_are_served_together() {
 }
 
 #[test]
-fn a_heartbeat_keeps_the_place_and_renews_it() {
+fn a_heartbeat_keeps_the_position_and_renews_it() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     let first = lock.wait(2);
@@ -77,7 +77,7 @@ fn a_heartbeat_keeps_the_place_and_renews_it() {
 }
 
 #[test]
-fn a_waiter_that_asks_without_the_line_keeps_its_place_unrenewed() {
+fn a_waiter_that_polls_outside_the_queue_keeps_its_position_unrenewed() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     let place = lock.wait(2).place;
@@ -88,7 +88,7 @@ fn a_waiter_that_asks_without_the_line_keeps_its_place_unrenewed() {
 }
 
 #[test]
-fn a_lease_handed_on_runs_for_the_window_from_the_last_heartbeat() {
+fn a_lease_granted_to_the_head_runs_for_the_heartbeat_timeout_from_the_last_heartbeat() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -106,7 +106,7 @@ fn a_lease_handed_on_runs_for_the_window_from_the_last_heartbeat() {
 }
 
 #[test]
-fn a_lease_handed_on_has_the_block_and_the_label_asked_for() {
+fn a_lease_granted_to_the_head_has_the_requested_block_and_label() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     let mut asked = queued(2, 0);
@@ -134,7 +134,7 @@ fn an_expired_holder_makes_room_for_the_head_in_the_step_that_sees_it() {
 }
 
 #[test]
-fn the_head_that_comes_when_the_lease_has_ended_is_told_that_it_holds() {
+fn the_head_that_comes_when_the_lease_has_ended_is_answered_that_it_holds() {
     let mut lock = Lock::new();
     lock.take(1, 100);
     lock.wait(2);
@@ -158,7 +158,7 @@ fn a_dead_head_is_skipped() {
 }
 
 #[test]
-fn a_waiter_with_less_than_half_a_window_left_is_passed_over() {
+fn a_waiter_with_less_than_half_its_timeout_left_is_passed_over() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -177,7 +177,7 @@ fn a_waiter_with_less_than_half_a_window_left_is_passed_over() {
 }
 
 #[test]
-fn a_forgotten_waiter_gets_its_old_place_back_and_only_with_it() {
+fn a_forgotten_waiter_gets_its_old_position_back_and_only_with_it() {
     for with_place in [true, false] {
         let mut lock = Lock::new();
         lock.take(1, 10_000);
@@ -198,7 +198,7 @@ fn a_forgotten_waiter_gets_its_old_place_back_and_only_with_it() {
 }
 
 #[test]
-fn a_waiter_that_asks_late_is_not_passed_over_in_the_moment_it_asks() {
+fn a_waiter_with_a_delayed_heartbeat_is_not_passed_over_as_it_arrives() {
     let mut lock = Lock::new();
     lock.take(1, WINDOW - 1);
     lock.wait(2);
@@ -226,7 +226,7 @@ fn a_forgotten_waiter_takes_what_is_free_before_those_behind_it() {
 }
 
 #[test]
-fn two_waiters_never_share_a_place() {
+fn two_waiters_never_share_a_position() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     let place = lock.wait(2).place;
@@ -244,7 +244,7 @@ fn two_waiters_never_share_a_place() {
 }
 
 #[test]
-fn newcomers_come_behind_whoever_brings_a_place_back_and_without_gaps() {
+fn newcomers_come_behind_returning_waiters_and_without_gaps() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     let old = [7_000, 9_000, 8_000].map(|us| Place::on_arrival(us, false));
@@ -263,7 +263,7 @@ fn newcomers_come_behind_whoever_brings_a_place_back_and_without_gaps() {
 }
 
 #[test]
-fn a_full_line_refuses_newcomers() {
+fn a_full_queue_refuses_newcomers() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     lock.wait(2);
@@ -278,7 +278,7 @@ fn a_full_line_refuses_newcomers() {
 }
 
 #[test]
-fn the_dead_neither_fill_the_line_nor_stay_in_it() {
+fn the_dead_neither_fill_the_queue_nor_stay_in_it() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     lock.wait(2);
@@ -296,7 +296,7 @@ fn the_dead_neither_fill_the_line_nor_stay_in_it() {
 }
 
 #[test]
-fn a_forgotten_waiter_comes_back_into_a_full_line() {
+fn a_forgotten_waiter_comes_back_into_a_full_queue() {
     let mut lock = Lock::new();
     lock.take(1, 10_000);
     let place = lock.wait(2).place;
@@ -336,7 +336,7 @@ fn leaving_in_the_moment_of_the_grant_passes_the_lease_on() {
 }
 
 #[test]
-fn a_line_that_loses_a_demanding_head_serves_the_rest_at_once() {
+fn a_queue_that_loses_a_demanding_head_serves_the_rest_at_once() {
     let mut lock = Lock::new();
     granted(&lock.acquire(&with_mode(1, 10_000, Mode::Shared)));
     lock.wait(2);
@@ -361,7 +361,7 @@ fn a_cooldown_keeps_the_queue_waiting_and_then_serves_it() {
 }
 
 #[test]
-fn a_head_is_told_of_a_cool_down_that_ends_before_it_would_ask() {
+fn a_head_is_notified_of_a_cooldown_that_ends_before_its_heartbeat() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -380,7 +380,7 @@ fn a_head_is_told_of_a_cool_down_that_ends_before_it_would_ask() {
 }
 
 #[test]
-fn a_head_is_told_of_a_lease_that_ends_earlier_now() {
+fn a_head_is_notified_of_a_lease_that_ends_earlier_now() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -406,7 +406,7 @@ fn a_head_is_told_of_a_lease_that_ends_earlier_now() {
 }
 
 #[test]
-fn a_dead_head_is_skipped_during_a_cool_down_too() {
+fn a_dead_head_is_skipped_during_a_cooldown_too() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -419,7 +419,7 @@ fn a_dead_head_is_skipped_during_a_cool_down_too() {
 }
 
 #[test]
-fn the_buried_lose_holds_and_places_and_the_next_is_served() {
+fn the_buried_lose_holds_and_positions_and_the_next_is_served() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -443,7 +443,7 @@ fn taking_a_lease_away_serves_the_head() {
 }
 
 #[test]
-fn a_new_head_is_told_when_it_would_oversleep() {
+fn a_new_head_is_notified_when_it_would_oversleep() {
     let mut lock = Lock::new();
     let lease = lock.take(1, 10_000);
     lock.wait(2);
@@ -460,7 +460,7 @@ fn a_new_head_is_told_when_it_would_oversleep() {
 }
 
 #[test]
-fn a_new_head_that_was_heard_before_the_clock_was_set_back_asks_no_later_for_it() {
+fn a_new_head_that_was_heard_before_the_clock_was_set_back_polls_no_later_for_it() {
     let mut lock = Lock::new();
     lock.pass(4 * WINDOW);
     let lease = lock.take(1, 10_000);
@@ -483,7 +483,7 @@ fn a_new_head_that_will_be_up_in_time_is_left_alone() {
 }
 
 #[test]
-fn whoever_asks_is_answered_and_not_told_as_well() {
+fn a_waiter_that_polls_is_answered_and_not_notified_as_well() {
     let mut lock = Lock::new();
     lock.take(1, 500);
     lock.wait(2);
@@ -495,7 +495,7 @@ fn whoever_asks_is_answered_and_not_told_as_well() {
 }
 
 #[test]
-fn a_refused_request_still_tells_the_new_head() {
+fn a_refused_request_still_notifies_the_new_head() {
     let mut lock = Lock::new();
     lock.take(1, 100);
     lock.wait(2);
@@ -510,7 +510,7 @@ fn a_refused_request_still_tells_the_new_head() {
 }
 
 #[test]
-fn a_place_of_this_very_moment_is_taken_back_and_one_of_the_future_is_not() {
+fn a_position_of_this_moment_is_restored_and_one_of_the_future_is_not() {
     let mut lock = Lock::new();
     lock.take(1, 1_000);
     lock.wait(2);

@@ -26,7 +26,7 @@ impl Lock {
 }
 
 #[test]
-fn a_dead_holder_keeps_the_lock_for_its_ttl_from_when_somebody_asks() {
+fn a_dead_holder_keeps_the_lock_for_its_ttl_from_the_next_request() {
     for mode in [Mode::Exclusive, Mode::Shared, permits(2, 2), Mode::Joint(Bond::new(Bond::LEAST))]
     {
         let mut lock = Lock::at_a_late_hour();
@@ -64,7 +64,7 @@ fn a_lease_that_is_renewed_runs_for_its_ttl_from_each_renewal() {
 }
 
 #[test]
-fn a_step_that_is_put_right_again_costs_nobody_more_than_a_ttl() {
+fn a_step_that_is_put_right_again_costs_a_waiter_a_ttl_at_most() {
     let mut lock = Lock::at_a_late_hour();
     lock.pass(HOUR);
     lock.take(1, 10_000);
@@ -77,7 +77,7 @@ fn a_step_that_is_put_right_again_costs_nobody_more_than_a_ttl() {
 }
 
 #[test]
-fn a_lock_is_closed_for_no_longer_than_its_cool_down() {
+fn a_lock_is_closed_for_no_longer_than_its_cooldown() {
     let mut lock = Lock::at_a_late_hour();
     let lease = lock.take(1, 10_000);
     lock.release_and_close(1, lease, 60_000);
@@ -89,7 +89,7 @@ fn a_lock_is_closed_for_no_longer_than_its_cool_down() {
 }
 
 #[test]
-fn a_dead_waiter_is_gone_after_its_window_and_a_live_one_keeps_its_place() {
+fn a_dead_waiter_is_gone_after_its_timeout_and_a_live_one_keeps_its_position() {
     let mut lock = Lock::at_a_late_hour();
     lock.take(1, 10 * WINDOW);
     lock.wait(2);
@@ -103,7 +103,7 @@ fn a_dead_waiter_is_gone_after_its_window_and_a_live_one_keeps_its_place() {
 }
 
 #[test]
-fn once_nobody_uses_the_lock_it_goes_by_the_clock_again() {
+fn an_unused_lock_goes_by_the_clock_again() {
     let mut lock = Lock::at_a_late_hour();
     let lease = lock.take(1, 10_000);
     lock.set_back(HOUR);
@@ -114,7 +114,7 @@ fn once_nobody_uses_the_lock_it_goes_by_the_clock_again() {
 }
 
 #[test]
-fn what_is_in_use_is_told_by_the_stores_clock() {
+fn a_lock_is_in_use_by_the_stores_clock() {
     let mut lock = Lock::at_a_late_hour();
     let lease = lock.take(1, 10_000);
     lock.set_back(HOUR);
