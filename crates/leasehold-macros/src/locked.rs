@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn each_mistake_is_reported() {
         assert!(why_not(quote!(), function()).contains("name comes first"));
         assert!(why_not(quote!(client = c), function()).contains("name comes first"));
         assert!(why_not(quote!("a", ttl = x, ttl = y), function()).contains("`ttl`"));

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_channel_whose_request_comes_twice_is_the_one_that_brings_the_messages() {
+    fn a_subscription_whose_request_comes_twice_is_the_one_that_brings_the_messages() {
         let net = Net::new(7, &[0], 1_000_000);
         net.begin(What::Double { percent: 100 }, Us::MAX);
         let (client, key) = (ClientId::from_bytes([1; 16]), Key::new("k").unwrap());

@@ -84,7 +84,7 @@ fn a_command_that_locks_nothing_is_found() {
 }
 
 #[test]
-fn writers_that_no_fence_tells_apart_are_found() {
+fn writers_that_no_fence_distinguishes_are_found() {
     let said = tortured("export LEASEHOLD_FENCE=\"1\n1\n1\"\n\"$@\"\n", FREE, "0");
     finds(&said, "ex/", "the fence let section");
 }

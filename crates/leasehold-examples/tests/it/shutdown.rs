@@ -19,7 +19,7 @@ async fn gives_all_back(url: &str, signal: Signal) {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_told_to_end_leaves_nothing_in_a_directory() {
+async fn a_worker_that_a_signal_ends_leaves_nothing_in_a_directory() {
     let (_dir, url) = directory();
     for signal in [Signal::TERM, Signal::INT] {
         gives_all_back(&url, signal).await;
@@ -27,7 +27,7 @@ async fn a_worker_that_is_told_to_end_leaves_nothing_in_a_directory() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_told_to_end_leaves_nothing_on_a_server() {
+async fn a_worker_that_a_signal_ends_leaves_nothing_on_a_server() {
     let server = server::RedisServer::start();
     for signal in [Signal::TERM, Signal::INT] {
         gives_all_back(&server.url(), signal).await;

@@ -46,7 +46,7 @@ macro_rules! conformance_list {
                 a_release_sent_again_does_not_touch_the_next_holder,
                 a_stranger_releases_nothing,
                 a_partial_release_leaves_the_holds_that_it_says,
-                leaving_gives_a_lease_up,
+                leaving_ends_a_lease,
                 leaving_with_nothing_touches_no_holder,
                 leaving_after_the_end_leaves_the_new_holder_alone,
             }
@@ -150,8 +150,8 @@ macro_rules! conformance_list {
                 a_lease_of_the_queue_can_be_renewed_and_released_like_any_other,
                 an_expired_holder_makes_room_for_the_head,
                 a_look_grants_an_expired_lock_to_the_head,
-                a_waiter_that_asks_twice_has_one_place,
-                a_waiter_that_asks_many_times_at_once_has_one_place,
+                a_waiter_that_polls_twice_has_one_position,
+                a_waiter_that_polls_many_times_at_once_has_one_position,
                 leaving_the_queue_disturbs_no_other_position,
                 leaving_in_the_moment_of_the_grant_passes_the_lease_on,
                 a_queue_alone_keeps_a_name_in_use_until_it_is_gone,
@@ -159,7 +159,7 @@ macro_rules! conformance_list {
                 a_crowd_is_served_in_order_and_to_the_last,
             }
             waiting_faults [queue] {
-                a_heartbeat_keeps_the_place,
+                a_heartbeat_keeps_the_position,
                 a_dead_head_is_skipped,
                 a_waiter_with_less_than_half_its_timeout_left_is_passed_over,
                 a_forgotten_waiter_gets_its_old_position_back,
@@ -169,11 +169,11 @@ macro_rules! conformance_list {
                 a_waiter_with_a_late_heartbeat_is_served_at_once,
             }
             wake [queue, wake] {
-                a_grant_is_told_with_its_heartbeat_and_fences,
-                a_grant_is_told_to_its_client_alone,
-                waiters_of_one_client_are_told_apart_by_their_tickets,
-                a_grant_by_leaving_and_by_force_is_told_too,
-                a_new_head_that_would_oversleep_is_told,
+                a_grants_notification_has_its_heartbeat_and_fences,
+                a_grant_notifies_its_client_alone,
+                waiters_of_one_client_are_distinguished_by_their_tickets,
+                a_grant_by_leaving_and_by_force_is_notified_too,
+                a_new_head_that_would_oversleep_is_notified,
                 a_head_is_notified_of_a_lease_that_ends_earlier_now,
                 a_closed_channel_harms_no_other_and_can_be_opened_again,
                 a_dropped_wait_for_a_message_loses_none,
@@ -189,7 +189,7 @@ macro_rules! conformance_list {
             }
             show [queue] {
                 waiters_are_shown_with_who_they_are,
-                contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told,
+                contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_said,
             }
             show [list] {
                 locks_in_use_are_listed_in_the_order_of_their_names,

@@ -94,7 +94,7 @@ pub(super) async fn a_partial_release_leaves_the_holds_that_it_says(cx: &Context
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn leaving_gives_a_lease_up(cx: &Context) {
+pub(super) async fn leaving_ends_a_lease(cx: &Context) {
     let key = cx.key();
     let party = cx.party(&key);
     let lease = party.take().await;

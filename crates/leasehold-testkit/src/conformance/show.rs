@@ -57,7 +57,7 @@ pub(super) async fn waiters_are_shown_with_who_they_are(cx: &Context) {
     waiter.leave().await;
 }
 
-pub(super) async fn contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told(cx: &Context) {
+pub(super) async fn contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_said(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let first = cx.party(&key).queued().behind(2);

@@ -136,7 +136,7 @@ pub(super) async fn a_look_grants_an_expired_lock_to_the_head(cx: &Context) {
     head.leave().await;
 }
 
-pub(super) async fn a_waiter_that_asks_twice_has_one_place(cx: &Context) {
+pub(super) async fn a_waiter_that_polls_twice_has_one_position(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let (a, b) = (cx.party(&key).owner("a").queued(), cx.party(&key).owner("b").queued());
@@ -152,7 +152,7 @@ pub(super) async fn a_waiter_that_asks_twice_has_one_place(cx: &Context) {
     assert_eq!(cx.inspect(&key).await, None);
 }
 
-pub(super) async fn a_waiter_that_asks_many_times_at_once_has_one_place(cx: &Context) {
+pub(super) async fn a_waiter_that_polls_many_times_at_once_has_one_position(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
     let waiter = cx.party(&key).owner("a").queued();

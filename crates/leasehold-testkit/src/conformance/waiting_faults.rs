@@ -7,7 +7,7 @@ use leasehold_core::{Acquire, Refusal};
 use super::context::{Context, Patience, SHORT, SLACK};
 use super::waiting::be_served;
 
-pub(super) async fn a_heartbeat_keeps_the_place(cx: &Context) {
+pub(super) async fn a_heartbeat_keeps_the_position(cx: &Context) {
     // If the machine stalls for longer than the heartbeat timeout, the case proves nothing and
     // tries a longer one.
     for window in [1, 2, 4, 8, 16].map(|times| Duration::from_millis(600) * times) {

@@ -36,7 +36,7 @@ async fn next_first(listener: &mut dyn Listener, waiter: u64) -> Duration {
     .await
 }
 
-pub(super) async fn a_grant_is_told_with_its_heartbeat_and_fences(cx: &Context) {
+pub(super) async fn a_grants_notification_has_its_heartbeat_and_fences(cx: &Context) {
     let key = cx.key();
     let us = client();
     let mut listener = listen(cx, us).await;
@@ -53,7 +53,7 @@ pub(super) async fn a_grant_is_told_with_its_heartbeat_and_fences(cx: &Context) 
     waiter.lease(fences).end().await;
 }
 
-pub(super) async fn a_grant_is_told_to_its_client_alone(cx: &Context) {
+pub(super) async fn a_grant_notifies_its_client_alone(cx: &Context) {
     let key = cx.key();
     let clients = [client(), client(), client()];
     let mut listeners = Vec::new();
@@ -76,7 +76,7 @@ pub(super) async fn a_grant_is_told_to_its_client_alone(cx: &Context) {
     }
 }
 
-pub(super) async fn waiters_of_one_client_are_told_apart_by_their_tickets(cx: &Context) {
+pub(super) async fn waiters_of_one_client_are_distinguished_by_their_tickets(cx: &Context) {
     let us = client();
     let mut listener = listen(cx, us).await;
     let keys = [cx.key(), cx.key()];
@@ -97,7 +97,7 @@ pub(super) async fn waiters_of_one_client_are_told_apart_by_their_tickets(cx: &C
     }
 }
 
-pub(super) async fn a_grant_by_leaving_and_by_force_is_told_too(cx: &Context) {
+pub(super) async fn a_grant_by_leaving_and_by_force_is_notified_too(cx: &Context) {
     let key = cx.key();
     let us = client();
     let mut listener = listen(cx, us).await;
@@ -115,7 +115,7 @@ pub(super) async fn a_grant_by_leaving_and_by_force_is_told_too(cx: &Context) {
     b.lease(fences).end().await;
 }
 
-pub(super) async fn a_new_head_that_would_oversleep_is_told(cx: &Context) {
+pub(super) async fn a_new_head_that_would_oversleep_is_notified(cx: &Context) {
     let key = cx.key();
     let us = client();
     let mut listener = listen(cx, us).await;

@@ -74,7 +74,7 @@ async fn a_delay_within_the_time_is_only_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_late_takes_nothing_and_one_that_gives_back_does() {
+async fn a_delayed_request_acquires_nothing_and_a_delayed_release_counts() {
     let store = faulty();
     let before = WITHIN + Duration::from_secs(1);
     store.next(Op::Acquire, Fault::Delay { before, after: Duration::ZERO });
@@ -94,7 +94,7 @@ async fn a_request_that_is_late_takes_nothing_and_one_that_gives_back_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_breaks_is_told_at_once_and_its_request_arrives() {
+async fn a_connection_that_breaks_is_reported_at_once_and_its_request_arrives() {
     let store = faulty();
     store.next(Op::Acquire, Fault::Break { before: WITHIN / 2 });
     let started = Instant::now();

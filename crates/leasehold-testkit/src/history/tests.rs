@@ -124,7 +124,7 @@ fn a_hold_of_another_kind_is_always_too_much() {
 }
 
 #[test]
-fn whoever_was_told_of_the_loss_believes_no_more() {
+fn a_holder_that_was_notified_of_the_loss_believes_no_more() {
     let told = Written::new().hold(1, X, [0, 10, 50], 1).hold(2, X, [5, 33, 90], 2);
     let told = told.with(1, 30, Event::Lost);
     assert_eq!(overlaps(&told.0), []);
@@ -194,7 +194,7 @@ fn locks_are_judged_one_by_one() {
 }
 
 #[test]
-fn a_recorder_keeps_what_it_is_told_with_the_times_of_its_clock() {
+fn a_recorder_keeps_its_events_with_the_times_of_its_clock() {
     let clock = Arc::new(ManualClock::new());
     let recorder = Recorder::new(3, Arc::<ManualClock>::clone(&clock));
     let first = recorder.acquire(&key("k"), X);

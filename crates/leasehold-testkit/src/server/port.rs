@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_refuses_until_somebody_listens() {
+    fn a_reserved_port_refuses_until_a_server_listens() {
         let reservation = Reservation::new();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, reservation.port()));
         let refused = TcpStream::connect(addr).unwrap_err();

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fail_over_that_the_sentinels_gave_up_is_asked_for_again() {
+    fn a_fail_over_that_the_sentinels_abandoned_is_requested_again() {
         let set = SentinelSet::builder().replicas(1).start();
         let old = set.master();
         let replica = set.servers().iter().find(|server| server.port() != old.port()).unwrap();

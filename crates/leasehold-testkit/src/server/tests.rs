@@ -94,7 +94,7 @@ fn dropping_ends_the_server_and_removes_its_folder() {
 }
 
 #[test]
-fn passwords_and_users_guard_everybody_but_the_launcher() {
+fn passwords_and_users_restrict_all_but_the_launcher() {
     let server = RedisServer::builder()
         .password("p@ss/word")
         .acl_user("alice on >wonder ~app:* +get")

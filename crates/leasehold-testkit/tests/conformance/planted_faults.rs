@@ -26,7 +26,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
     ),
     (
         Fault::ContendersAreForgotten,
-        &["contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_told"],
+        &["contenders_behind_a_waiter_are_shown_as_its_last_heartbeat_said"],
     ),
     (
         Fault::ConversionIsForgotten,
@@ -67,7 +67,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
         Fault::HandedLeaseRunsForTheTtl,
         &["a_lease_of_the_queue_runs_for_the_heartbeat_timeout_and_then_for_the_ttl"],
     ),
-    (Fault::HeartbeatIsNotTold, &["a_grant_is_told_with_its_heartbeat_and_fences"]),
+    (Fault::HeartbeatIsNotTold, &["a_grants_notification_has_its_heartbeat_and_fences"]),
     (
         Fault::LateIsCalledLost,
         &[
@@ -77,7 +77,7 @@ const FOUND_BY: &[(Fault, &[&str])] = &[
     ),
     (
         Fault::LeaveLeavesTheLease,
-        &["leaving_gives_a_lease_up", "leaving_undoes_an_acquisition_dropped_at_any_await"],
+        &["leaving_ends_a_lease", "leaving_undoes_an_acquisition_dropped_at_any_await"],
     ),
     (Fault::ListIgnoresThePrefix, &["a_prefix_is_text_and_never_a_pattern"]),
     (Fault::ListIsUnordered, &["locks_in_use_are_listed_in_the_order_of_their_names"]),
