@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_come_and_go_are_noted() {
+    fn directories_that_come_and_go_are_noted() {
         let on = |path: &str, kind| {
             place(Path::new(path), Path::new("/nonexistent/tmp"), false, Some(kind))
         };

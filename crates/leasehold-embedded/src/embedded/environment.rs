@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_another_program_lets_others_into_is_neither_done_nor_told_as_done() {
+    fn a_step_that_another_program_lets_others_into_is_neither_done_nor_reported_as_done() {
         let directory = tempfile::tempdir_in("/dev/shm")
             .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));
         let path = directory.path().join("locks");

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn two_overlays_on_one_upper_folder_are_told_and_two_places_of_one_are_not_two() {
+    fn two_overlays_on_one_upper_folder_are_reported_and_two_mounts_of_one_are_not_two() {
         let shared = [52, 53, 54, 55, 56, 57, 58, 99];
         let shared = shared.map(|minor| is_shared_overlay(MOUNTS, device(minor)));
         assert_eq!(shared, [false, false, false, true, true, false, false, false]);

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_noted_anew_when_the_time_of_day_was_set() {
+    fn a_start_is_noted_again_when_the_time_of_day_was_set() {
         let now = header().machine;
         let clock = |booted_at_s| BootClock { clock_s: 100, booted_at_s };
         assert_eq!(header().with_start(&now, clock(1_700_000_001)), None);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_namespace_is_told_by_its_clock_as_well() {
+    fn a_time_namespace_is_known_by_its_clock_as_well() {
         let said = |seconds: i64| format!("monotonic {seconds:>10} 0\nboottime {seconds:>10} 0\n");
         assert_eq!(boottime_ahead(&said(100_000)), "100000.0");
         assert_ne!(boottime_ahead(&said(0)), boottime_ahead(&said(-1)));

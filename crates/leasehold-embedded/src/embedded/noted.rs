@@ -299,7 +299,7 @@ mod tests {
 
     /// As on a machine that gets its time from a network after the start.
     #[tokio::test]
-    async fn a_time_of_day_that_was_wrong_is_noted_anew_by_who_opens_the_store_and_who_uses_it() {
+    async fn a_wrong_time_of_day_is_noted_again_by_the_next_open_or_use() {
         let closed = Closed::new().await;
         let store = open(&closed.path);
         let right = noted_in(&store);

@@ -436,17 +436,17 @@ fn a_kill_at_any_call_leaves_a_closed_store_as_it_was() {
 }
 
 #[test]
-fn a_kill_at_any_call_leaves_a_store_that_is_made_anew_sound() {
+fn a_kill_at_any_call_leaves_a_store_that_is_made_again_sound() {
     run(kill_at_each_call(Found::Void, false));
 }
 
 #[test]
-fn a_kill_at_any_call_disturbs_nobody_who_uses_the_store() {
+fn a_kill_at_any_call_disturbs_no_user_of_the_store() {
     run(kill_at_each_call(Found::InUse, false));
 }
 
 #[test]
-fn a_kill_at_any_call_disturbs_nobody_while_forks_live() {
+fn a_kill_at_any_call_disturbs_no_process_while_forks_live() {
     run(kill_at_each_call(Found::InUse, true));
     run(kill_at_each_call(Found::Closed, true));
 }

@@ -16,7 +16,7 @@ use crate::child::Child;
 use crate::place;
 
 #[tokio::test]
-async fn twenty_four_busy_processes_keep_nobody_out() {
+async fn twenty_four_busy_processes_keep_no_other_out() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     let mine = request("mine");

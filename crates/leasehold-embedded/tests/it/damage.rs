@@ -250,7 +250,7 @@ async fn a_store_of_another_version_is_refused_as_such() {
 }
 
 #[tokio::test]
-async fn a_store_whose_making_was_cut_short_is_made_anew() {
+async fn a_store_whose_making_was_cut_short_is_made_again() {
     let (path, _keep) = place();
     with_leases(&path, 1).await;
     header::change(&path, "state ", "making");

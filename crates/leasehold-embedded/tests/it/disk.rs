@@ -206,7 +206,7 @@ fn a_directory_on_a_read_only_disk_is_refused() {
 
 /// A limit of zero would end the process at its first write.
 #[test]
-fn a_limit_on_the_size_of_files_is_told_and_ends_nobody() {
+fn a_limit_on_the_size_of_files_is_reported_and_ends_no_process() {
     for blocks in ["0", "1", "64"] {
         let (path, _keep) = place();
         let shell = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
@@ -295,7 +295,7 @@ fn a_directory_of_another_user_is_refused() {
 
 /// ext2 shares ext4's type number, but can't preallocate.
 #[tokio::test]
-async fn a_disk_that_sets_no_room_aside_takes_a_store_all_the_same() {
+async fn a_disk_that_sets_no_room_aside_still_takes_a_store() {
     let directory = tempfile::tempdir().unwrap();
     let (image, disk) = (directory.path().join("image"), directory.path().join("disk"));
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();

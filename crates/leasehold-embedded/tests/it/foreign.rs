@@ -155,7 +155,7 @@ fn a_store_that_can_not_be_opened_holds_up_no_other() {
 }
 
 #[test]
-fn what_is_to_be_opened_at_once_waits_for_nobody() {
+fn an_opening_without_a_wait_does_not_wait() {
     let (path, keep) = place();
     let open = || EmbeddedStore::options().at_once(true).open(&path).map_err(|error| error.kind());
     // Another test of this process may be about to open a store.
@@ -197,7 +197,7 @@ fn rights_that_a_maker_did_not_come_to_give_are_given_by_the_next() {
 /// Otherwise a program that clears old temporary files would leave parts of it, which are not a
 /// store.
 #[tokio::test]
-async fn everything_in_a_store_is_as_young_as_its_last_use() {
+async fn everything_in_a_store_is_as_recent_as_its_last_use() {
     let (path, _keep) = place();
     drop(EmbeddedStore::open(&path).unwrap());
     let parts = ["store", "gate", "data.mdb", "sessions", "wake", "."].map(|name| path.join(name));

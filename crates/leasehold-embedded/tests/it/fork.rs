@@ -83,7 +83,7 @@ pub(crate) fn one_that_reads_on() -> i32 {
 }
 
 #[tokio::test]
-async fn a_kill_inside_the_gate_locks_nobody_out_while_a_fork_lives() {
+async fn a_kill_inside_the_gate_locks_no_process_out_while_a_fork_lives() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn a_kill_inside_the_gate_locks_nobody_out_while_a_fork_lives() {
 }
 
 #[tokio::test]
-async fn a_fork_takes_nothing_from_its_parent_and_can_open_the_store_anew() {
+async fn a_fork_takes_nothing_from_its_parent_and_can_open_the_store_itself() {
     let (path, _keep) = place();
     let child = Child::that_says(&path, "fork k", "forked");
     let store = EmbeddedStore::open(&path).unwrap();

@@ -159,7 +159,7 @@ async fn refusal(store: &EmbeddedStore) -> leasehold_core::Error {
 }
 
 #[tokio::test]
-async fn a_file_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
+async fn a_file_that_is_exchanged_in_use_lets_no_other_in_with_those_inside() {
     for (name, by_a_copy) in [("gate", false), ("gate", true), ("data.mdb", true)] {
         let (path, _keep) = place();
         let store = EmbeddedStore::open(&path).unwrap();
@@ -187,7 +187,7 @@ async fn a_file_that_is_exchanged_in_use_lets_nobody_in_beside_those_inside() {
 
 /// A store restored while it is unused is the store from then on.
 #[tokio::test]
-async fn a_data_file_that_was_put_back_while_nobody_used_it_is_taken_up() {
+async fn a_data_file_that_was_put_back_while_unused_is_adopted() {
     let (path, _keep) = place();
     let store = EmbeddedStore::options().detached(true).open(&path).unwrap();
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());
@@ -202,7 +202,7 @@ async fn a_data_file_that_was_put_back_while_nobody_used_it_is_taken_up() {
 }
 
 #[tokio::test]
-async fn a_gate_that_is_written_over_in_use_lets_nobody_in() {
+async fn a_gate_that_is_written_over_in_use_lets_no_process_in() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     granted(store.acquire(&request("k"), WITHIN).await.unwrap());

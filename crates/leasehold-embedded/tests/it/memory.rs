@@ -43,7 +43,7 @@ async fn idle_names_are_forgotten_ten_minutes_after_their_last_use() {
 }
 
 #[tokio::test]
-async fn a_late_release_is_told_from_a_lost_one_for_ten_minutes() {
+async fn a_late_release_is_distinguished_from_a_lost_one_for_ten_minutes() {
     let (store, clock) = store();
     let asked = request("k");
     let fences = granted(store.acquire(&asked, WITHIN).await.unwrap());

@@ -189,7 +189,7 @@ async fn a_kill_at_any_moment_leaves_the_store_sound_and_the_locks_free() {
 }
 
 #[tokio::test]
-async fn a_process_stopped_inside_hangs_nobody() {
+async fn a_process_stopped_inside_hangs_no_other() {
     let (path, _keep) = place();
     let store = EmbeddedStore::open(&path).unwrap();
     let mut child = Child::that_says(&path, "spin k", "ready");

@@ -125,8 +125,8 @@ async fn a_store_in_two_overlays_with_one_upper_folder_is_refused() {
 
 /// As for a container that is killed and started again.
 #[tokio::test]
-async fn a_mount_that_was_made_anew_has_its_store_as_before() {
-    if !can_mount("views::a_mount_that_was_made_anew_has_its_store_as_before") {
+async fn a_mount_that_was_made_again_has_its_store_as_before() {
+    if !can_mount("views::a_mount_that_was_made_again_has_its_store_as_before") {
         return;
     }
     let disk = Disk::mount();
@@ -155,8 +155,8 @@ async fn a_mount_that_was_made_anew_has_its_store_as_before() {
 
 /// Whether the layer is the folder in which the store was created, or a copy of it.
 #[tokio::test]
-async fn a_store_in_an_image_is_taken_up_by_each_of_its_containers() {
-    if !can_mount("views::a_store_in_an_image_is_taken_up_by_each_of_its_containers") {
+async fn a_store_in_an_image_is_adopted_by_each_of_its_containers() {
+    if !can_mount("views::a_store_in_an_image_is_adopted_by_each_of_its_containers") {
         return;
     }
     let (disk, other) = (Disk::mount(), Disk::mount());
@@ -182,8 +182,8 @@ async fn a_store_in_an_image_is_taken_up_by_each_of_its_containers() {
 
 /// A copy is a separate store.
 #[tokio::test]
-async fn a_copy_on_another_file_system_is_taken_up() {
-    if !can_mount("views::a_copy_on_another_file_system_is_taken_up") {
+async fn a_copy_on_another_file_system_is_adopted() {
+    if !can_mount("views::a_copy_on_another_file_system_is_adopted") {
         return;
     }
     let disk = Disk::mount();
