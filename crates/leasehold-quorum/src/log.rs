@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_a_node_that_hangs() {
+    async fn no_caller_waits_for_a_node_that_hangs() {
         let nodes = [false, true, true].map(|answers| Arc::new(Node { answers }) as _);
         let log = QuorumLog::of(nodes.to_vec()).unwrap();
         let key = Key::new("k").unwrap();

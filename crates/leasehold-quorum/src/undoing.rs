@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_on_a_runtime_that_ended_holds_up_nobody_and_is_collected_on_the_next() {
+    fn cleanup_on_a_runtime_that_ended_delays_no_caller_and_is_collected_on_the_next() {
         let nodes = one_node();
         let over = Runtime::new().unwrap();
         let handle = over.handle().clone();

@@ -100,7 +100,7 @@ async fn a_secret_that_a_majority_has_spent_is_nobodys_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_missed_the_grant_has_the_secret_under_which_it_was_handed_on() {
+async fn a_node_that_missed_the_grant_has_the_token_to_which_it_was_transferred() {
     let Faulty { quorum, nodes, memories } = faulty(3);
     let key = key();
     let asked = wish(&key, secs(30));
@@ -118,7 +118,7 @@ async fn a_node_that_missed_the_grant_has_the_secret_under_which_it_was_handed_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_out_of_reach_is_told_at_once_without_waiting_for_the_rest() {
+async fn a_majority_out_of_reach_is_reported_at_once_without_waiting_for_the_rest() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     nodes[0].always(Fault::Refuse);
     nodes[1].always(Fault::Refuse);
@@ -130,7 +130,7 @@ async fn a_majority_out_of_reach_is_told_at_once_without_waiting_for_the_rest() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_granted_in_vain_is_given_back_also_by_nodes_that_did_not_answer() {
+async fn a_grant_in_vain_is_released_also_at_nodes_that_did_not_answer() {
     let Faulty { quorum, nodes, memories } = faulty(3);
     nodes[0].next(Op::Acquire, Fault::DropReply);
     nodes[1].next(Op::Acquire, Fault::DropReply);
@@ -144,7 +144,7 @@ async fn what_was_granted_in_vain_is_given_back_also_by_nodes_that_did_not_answe
 
 /// Otherwise the caller abandons it again, and waits until no request can be left in a buffer.
 #[tokio::test(start_paused = true)]
-async fn what_every_node_refused_or_gave_back_was_not_applied() {
+async fn an_acquisition_that_every_node_refused_or_released_was_not_applied() {
     let full = || Error::new(ErrorKind::Full, "no room").with_effect(Effect::NotApplied);
     let refused = || (Op::Acquire, Fault::Fail(full()));
     for (of_second, of_third, effect) in [
@@ -186,7 +186,7 @@ async fn after_a_split_the_token_is_asked_for_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_is_being_given_up_is_refused() {
+async fn a_token_that_is_being_abandoned_is_refused() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     let key = key();
     let asked = wish(&key, secs(30));
@@ -307,7 +307,7 @@ async fn bringing_a_lease_to_all_nodes_is_bounded_and_costs_nothing_where_all_ha
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_gives_up_what_was_given_back_while_it_was_away_as_soon_as_it_is_back() {
+async fn a_node_ends_a_lease_that_was_released_while_it_was_away_once_it_is_back() {
     for used in [false, true] {
         let Faulty { quorum, nodes, memories } = faulty(3);
         let key = key();
@@ -357,7 +357,7 @@ async fn what_a_node_owes_is_bounded_by_the_leases_end_and_in_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_in_their_own_way() {
+async fn no_caller_is_its_own_blocker() {
     let Faulty { quorum, nodes, memories } = faulty(3);
     for node in &nodes[1..] {
         node.always(Fault::Delay { before: ms(100), after: ms(100) });
@@ -407,7 +407,7 @@ async fn a_store_under_three_names_has_one_vote_though_its_first_answer_is_the_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_named_who_has_no_majority() {
+async fn no_holder_is_named_without_a_majority() {
     let Faulty { quorum, memories, .. } = faulty(3);
     let key = key();
     for (memory, owner) in memories.iter().zip(["one", "two", "three"]) {
@@ -433,7 +433,7 @@ async fn a_quorum_is_full_when_a_majority_of_its_nodes_is() {
 
 /// Like a holder that only checks for release requests.
 #[tokio::test]
-async fn a_renewal_that_changes_nothing_makes_nobody_forget_the_fences_of_a_lease() {
+async fn a_renewal_that_changes_nothing_makes_no_node_forget_the_fences_of_a_lease() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     let key = key();
     let asked = wish(&key, secs(30));
@@ -506,7 +506,7 @@ async fn an_examination_names_the_nodes_that_are_missing_and_whom_each_finding_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_examination_tells_of_nodes_that_answer_and_have_no_vote() {
+async fn an_examination_reports_nodes_that_answer_and_have_no_vote() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     for (count, severity) in [(1, Severity::Warning), (2, Severity::Problem)] {
         for node in &nodes[..count] {
@@ -541,7 +541,7 @@ async fn a_lease_is_never_made_longer_than_a_restarted_node_is_kept_out() {
 /// The warming node and a quick one grant first and decide on the fences; the slow one grants above
 /// their decision.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_count_yet_and_a_slow_one_stop_nobody() {
+async fn a_node_that_warms_up_and_a_slow_one_stop_no_caller() {
     for (count, young, slow) in [(3, 1, 1), (5, 2, 2), (5, 1, 1)] {
         let Faulty { quorum, nodes, memories } = faulty(count);
         for node in nodes.iter().take(young) {
@@ -674,7 +674,7 @@ fn damage(path: &Path, name: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_record_that_a_majority_can_read_is_listed_and_another_is_told() {
+async fn a_record_that_a_majority_can_read_is_listed_and_another_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let key = key();
     let open = |n: usize| {
@@ -780,7 +780,7 @@ async fn what_brings_a_lease_to_a_node_that_lacks_it_does_not_do_so_after_its_re
 }
 
 #[test]
-fn a_release_waits_for_no_runtime_that_nobody_drives() {
+fn a_release_waits_for_no_idle_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
     let Faulty { quorum, nodes, .. } = faulty(3);

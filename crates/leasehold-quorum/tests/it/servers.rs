@@ -259,7 +259,7 @@ async fn one_server_under_two_names_is_found_and_well_set_nodes_give_no_warning(
 }
 
 #[tokio::test]
-async fn a_quorum_of_servers_that_do_not_count_yet_is_told_with_when_they_do() {
+async fn a_quorum_of_servers_that_warm_up_is_reported_with_its_end() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::builder().appendonly().start()).collect();
     let of_all = |findings: Vec<Finding>| {
         findings.into_iter().find(|one| one.topic == "quorum" && one.store.is_none()).unwrap()
@@ -277,7 +277,7 @@ async fn a_quorum_of_servers_that_do_not_count_yet_is_told_with_when_they_do() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_a_replica_is_told_as_one() {
+async fn a_node_that_is_a_replica_is_reported_as_one() {
     let servers = servers(2);
     let replica = RedisServer::builder().replica_of(&servers[0]).start();
     let mut stores = connected(&servers);
