@@ -104,7 +104,7 @@ fn a_wait_that_is_cut_short_leaves_the_write_done_and_its_replication_unknown() 
 }
 
 #[test]
-fn a_server_that_cannot_wait_for_disks_is_told_from_one_without_scripts() {
+fn a_server_that_cannot_wait_for_disks_is_distinguished_from_one_without_scripts() {
     let text = check("ERR", "unknown command 'WAITAOF', …", Unsupported, NotApplied, Next::Fail);
     assert!(text.contains("leave fsync out"), "{text}");
     let text = "WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
@@ -145,7 +145,7 @@ fn what_stops_a_script_half_way_may_have_taken_effect() {
 }
 
 #[test]
-fn what_a_script_can_not_take_apart_is_damaged_and_where_in_the_script_is_not_told() {
+fn a_record_that_a_script_can_not_read_is_damaged_and_the_scripts_line_is_left_out() {
     for what in ["attempt to index a nil", "bad argument #2 to 'format' (number expected, got nil)"]
     {
         let raised = format!("user_script:9: {what} script: 0a, on @user_script:9.");

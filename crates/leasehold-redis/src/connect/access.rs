@@ -671,7 +671,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_question_to_sentinels_that_nobody_polls_any_more_holds_up_no_other() {
+    async fn an_unpolled_request_to_sentinels_delays_no_other() {
         // It accepts connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis+sentinel://{}/m", silent.local_addr().unwrap());

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_falls_behind_is_told_that_messages_may_be_lost() {
+    async fn a_listener_that_falls_behind_learns_that_messages_may_be_lost() {
         const SAID: usize = QUEUE_MAX + 500;
         let (ours, mut theirs) = tokio::io::duplex(1024 * 1024);
         let login = redis::RedisConnectionInfo::default().set_skip_set_lib_name();

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn each_gets_its_own_answer_whoever_gives_up_and_however_little_goes_at_once() {
+    async fn each_gets_its_own_answer_whichever_leaves_and_however_little_goes_at_once() {
         for (room, piece) in [(7, 1), (64, 3), (100_000, 100)] {
             let (pipe, server) = connected(room);
             drop(tokio::spawn(echo(server, piece)));
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_told_to_all_who_wait_and_to_all_who_come() {
+    async fn an_end_is_reported_to_all_callers_and_to_all_newcomers() {
         let (pipe, mut server) = connected(1000);
         let waits = tokio::spawn({
             let pipe = pipe.clone();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn garbage_in_the_place_of_an_answer_is_told_as_that() {
+    async fn garbage_instead_of_an_answer_is_reported_as_that() {
         let (pipe, mut server) = connected(1000);
         server.write_all(b"-ERR no\r\nHTTP/1.1 400 Bad Request\r\n").await.unwrap();
         let answers = pipe.ask_all(&[request(1), request(2)]).await;
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn news_that_nobody_asked_for_are_no_answers() {
+    async fn news_without_a_request_are_no_answers() {
         let (pipe, mut server) = connected(1000);
         server.write_all(b">2\r\n+invali").await.unwrap();
         tokio::task::yield_now().await;

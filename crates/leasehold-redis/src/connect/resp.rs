@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_within_an_answer_is_told_from_one_between_them() {
+    fn an_end_within_an_answer_is_distinguished_from_one_between_them() {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut end = |said: &[u8]| {
             let mut inbox = Inbox::new(10_000_000_000);

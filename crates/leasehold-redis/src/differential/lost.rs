@@ -150,7 +150,7 @@ fn check(home: Home) {
 }
 
 #[test]
-fn a_waiter_comes_back_to_a_place_that_was_removed() {
+fn a_waiter_comes_back_to_a_position_that_was_removed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (mut world, mut tally) = (World::new().await, Tally::default());
@@ -159,16 +159,16 @@ fn a_waiter_comes_back_to_a_place_that_was_removed() {
 }
 
 #[test]
-fn an_exclusive_lock_that_lost_a_field_is_nobody_elses_and_comes_free() {
+fn an_exclusive_lock_that_lost_a_field_has_no_second_holder_and_becomes_free() {
     check(Home::Exclusive);
 }
 
 #[test]
-fn a_shared_lock_that_lost_a_field_is_nobody_elses_and_comes_free() {
+fn a_shared_lock_that_lost_a_field_has_no_second_holder_and_becomes_free() {
     check(Home::Shared);
 }
 
 #[test]
-fn a_semaphore_that_lost_a_field_is_nobody_elses_and_comes_free() {
+fn a_semaphore_that_lost_a_field_has_no_second_holder_and_becomes_free() {
     check(Home::Permits);
 }

@@ -459,7 +459,7 @@ fn run<S: Strategy>(
 }
 
 #[test]
-fn scripts_stopped_in_a_renewal_leave_a_lock_whole_that_they_hand_over() {
+fn scripts_stopped_in_a_renewal_leave_a_lock_whole_that_they_transfer() {
     run(Just(renewal_of_what_it_hands_over()), async |stops, steps| stops.try_all(&steps).await);
 }
 

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_told_is_not_made_up() {
+    fn a_fact_that_was_not_reported_is_not_made_up() {
         let facts = Facts::default();
         assert!(facts.version().is_none() && facts.appends().is_none());
         assert!(facts.memory_limit().is_none() && facts.replicas_needed().is_none());

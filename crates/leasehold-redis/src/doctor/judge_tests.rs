@@ -115,7 +115,7 @@ fn versions_that_were_never_tried_are_a_problem() {
 }
 
 #[test]
-fn versions_whose_scripts_need_no_replicas_are_told() {
+fn versions_whose_scripts_need_no_replicas_are_reported() {
     let judged = |number, needed, replicas| {
         let facts = facts(&[("redis_version", number)], &[("min-replicas-to-write", needed)]);
         let timeout = Duration::from_secs(1);
@@ -240,7 +240,7 @@ fn a_connection_in_the_clear_is_judged_by_where_it_goes() {
 }
 
 #[test]
-fn what_was_not_told_is_one_note() {
+fn all_facts_that_were_not_reported_are_one_note() {
     let findings = settings(&Facts::default(), false, None);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Note);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_too_small_is_told_by_whom_it_cuts_off() {
+    fn a_buffer_that_is_too_small_is_found_by_the_client_that_it_cuts_off() {
         let told = |limits: &str| {
             let settings = [("client-output-buffer-limit", limits), ("maxmemory-clients", "0")];
             let finding = buffers(&judged("", &settings)).unwrap();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_than_three_primaries_with_slots_elect_nobody_in_the_place_of_one() {
+    fn fewer_than_three_primaries_with_slots_elect_no_replacement_of_one() {
         let node = |id: &str, flags: &str, slots: &str| {
             format!("{id} 10.0.0.1:7000@17000 {flags} - 0 0 3 connected{slots}\n")
         };

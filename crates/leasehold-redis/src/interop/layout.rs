@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_as_redisson_writes_it_or_as_it_stands() {
+    fn a_holder_is_shown_as_redisson_writes_it_or_as_it_is_stored() {
         let owner = |value: &str| Layout::Redisson.read(value.as_bytes()).0.as_str().to_owned();
         let ours = Layout::Redisson.token(&token());
         assert_eq!(owner(&ours), format!("client {}, thread 1", &ours[..8]));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_no_known_form_tells_nothing() {
+    fn a_value_of_no_known_form_names_no_holder() {
         for value in [&b"1"[..], b"", b"\xff\xfe", b"a free text that is longer than any token is"]
         {
             assert_eq!(Layout::Redislock.read(value).1.as_str(), "", "{value:?}");

@@ -137,7 +137,7 @@ mod tests {
 
     /// A service that checks the slot of what scripts publish treats `PUBLISH` as `SPUBLISH`.
     #[tokio::test]
-    async fn waiters_are_told_where_the_server_checks_the_slot_of_what_scripts_publish() {
+    async fn waiters_are_notified_where_the_server_checks_the_slot_of_what_scripts_publish() {
         let start = || Cluster::builder().replicas(0).start();
         let cluster = tokio::task::spawn_blocking(start).await.unwrap();
         let store = store_whose_scripts_publish_by("SPUBLISH", &cluster.url()).await;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn doctor_tells_that_no_script_can_publish_and_that_waiters_are_told_all_the_same() {
+    async fn doctor_reports_that_no_script_can_publish_and_that_waiters_are_still_notified() {
         let server = RedisServer::start();
         let store = store_whose_scripts_publish_by("FORBIDDEN", &server.url()).await;
         hand_on(&store, &Key::new("forbidden").unwrap(), ClientId::generate().unwrap()).await;

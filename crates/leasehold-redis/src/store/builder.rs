@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_could_listen_in_is_told_by_the_address() {
+    fn whether_others_could_listen_in_is_known_by_the_address() {
         let security = |url: &str| LinkSecurity::of(&Address::parse(url).unwrap().endpoint);
         let plain = |private| LinkSecurity::Plain { private };
         for (url, expected) in [

@@ -77,7 +77,7 @@ fn two_primaries_of_one_name_are_refused_and_named() {
 }
 
 #[test]
-fn another_server_takes_the_place_of_the_known_one_only_when_that_one_gave_way() {
+fn another_server_replaces_the_known_one_only_when_that_one_gave_way() {
     let away = [silent(1), primary(2, "b")];
     let refused = chosen(&away, Some((1, "a")), &[1, 2]).unwrap_err();
     assert!(refused.message().contains("10.0.0.1:7000, where the locks are"), "{refused:?}");
@@ -91,7 +91,7 @@ fn another_server_takes_the_place_of_the_known_one_only_when_that_one_gave_way()
 }
 
 #[test]
-fn where_no_address_has_a_primary_a_server_tells_more_than_silence() {
+fn where_no_address_has_a_primary_a_servers_answer_counts_more_than_silence() {
     let refused = chosen(&[silent(1), replica(2)], None, &[1, 2]).unwrap_err();
     assert_eq!(refused.message(), "it is a replica");
 }
@@ -161,7 +161,7 @@ async fn a_reconnect_takes_no_other_server_of_the_same_name() {
 }
 
 #[tokio::test]
-async fn two_addresses_of_one_server_are_used_in_each_others_place() {
+async fn two_addresses_of_one_server_stand_in_for_each_other() {
     let server = RedisServer::start();
     let beside = SocketAddr::from(([127, 0, 0, 2], server.port()));
     let door = TcpListener::bind(beside).await.unwrap();

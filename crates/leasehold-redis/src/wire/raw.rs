@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_is_told_in_words() {
+    fn a_held_lock_is_shown_in_words() {
         let state = plain([7; 16]);
         let told = shown(&[
             (b"about", b"1795378205 340934 17 1 web-7 nightly%20build"),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_told_with_why_and_no_token_in_any_of_it() {
+    fn an_unreadable_record_is_shown_with_the_reason_and_without_tokens() {
         let token = *b"SECRETsecret0123";
         let cut = |bytes: &[u8]| bytes[..bytes.len() - 1].to_vec();
         let state = plain(token);

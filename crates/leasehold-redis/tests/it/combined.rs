@@ -285,7 +285,7 @@ async fn begun(callers: &[Caller], turns: usize) -> Vec<Taking<'_>> {
 }
 
 #[tokio::test]
-async fn callers_that_go_disturb_no_other_and_what_they_asked_for_can_be_given_up() {
+async fn callers_that_go_disturb_no_other_and_their_requests_can_be_abandoned() {
     let (server, store) = warm().await;
     // When only the first request was sent, and when most of them were.
     for turns in [0, 50] {
@@ -310,7 +310,7 @@ async fn callers_that_go_disturb_no_other_and_what_they_asked_for_can_be_given_u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn giving_up_comes_after_what_it_gives_up() {
+async fn an_abandonment_comes_after_the_request_that_it_abandons() {
     let (_server, store) = warm().await;
     for round in 0..60 {
         let all = callers(&store, 20);
@@ -363,7 +363,7 @@ async fn each_of_many_callers_has_a_limit_of_its_own() {
 }
 
 #[tokio::test]
-async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connection_goes() {
+async fn each_of_many_callers_learns_the_result_of_its_request_when_the_connection_goes() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = RedisStore::connect(&proxy.url()).await.unwrap();
@@ -409,7 +409,7 @@ async fn each_of_many_callers_is_told_what_became_of_its_request_when_the_connec
 }
 
 #[tokio::test]
-async fn a_runtime_that_ends_leaves_the_queue_to_nobody() {
+async fn a_runtime_that_ends_leaves_the_call_queue_to_the_next_caller() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let other = store.clone();
@@ -459,7 +459,7 @@ async fn grants_that_come_together_wait_for_replicas_together_and_count_only_the
 }
 
 #[tokio::test]
-async fn a_server_without_the_scripts_is_not_sent_again_what_was_given_up() {
+async fn a_server_without_the_scripts_is_not_sent_an_abandoned_request_again() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = RedisStore::connect(&proxy.url()).await.unwrap();

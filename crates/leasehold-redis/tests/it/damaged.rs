@@ -336,7 +336,7 @@ async fn a_record_or_a_state_that_can_not_be_read_is_damaged_for_all_that_read_i
 }
 
 #[tokio::test]
-async fn a_hold_that_was_removed_is_shown_before_and_after_it_is_written_anew() {
+async fn a_hold_that_was_removed_is_shown_before_and_after_it_is_written_again() {
     let server = RedisServer::start();
     for (modes, stranger) in [
         (&[Mode::Shared] as &[Mode], Mode::Exclusive),
@@ -365,25 +365,25 @@ async fn a_hold_that_was_removed_is_shown_before_and_after_it_is_written_anew() 
 }
 
 #[tokio::test]
-async fn a_damaged_lock_is_called_that_and_is_nobody_elses() {
+async fn a_damaged_lock_is_reported_as_such_and_granted_to_no_other() {
     let server = RedisServer::start();
     Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 0).await.check().await;
 }
 
 #[tokio::test]
-async fn a_damaged_lock_that_is_waited_for_is_called_that_and_is_nobody_elses() {
+async fn a_damaged_lock_that_is_waited_for_is_reported_as_such_and_granted_to_no_other() {
     let server = RedisServer::start();
     Lock::new(&server, &[Mode::Exclusive], Mode::Exclusive, 2).await.check().await;
 }
 
 #[tokio::test]
-async fn a_damaged_shared_lock_is_called_that_and_is_nobody_elses() {
+async fn a_damaged_shared_lock_is_reported_as_such_and_granted_to_no_other() {
     let server = RedisServer::start();
     Lock::new(&server, &[Mode::Shared; 2], Mode::Exclusive, 1).await.check().await;
 }
 
 #[tokio::test]
-async fn a_damaged_semaphore_is_called_that_and_is_nobody_elses() {
+async fn a_damaged_semaphore_is_reported_as_such_and_granted_to_no_other() {
     let server = RedisServer::start();
     Lock::new(&server, &[permits(2)], permits(2), 1).await.check().await;
 }

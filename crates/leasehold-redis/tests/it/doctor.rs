@@ -224,7 +224,7 @@ async fn without_the_right_to_settings_everything_else_is_examined() {
 }
 
 #[tokio::test]
-async fn each_right_of_an_examination_tells_something() {
+async fn each_right_of_an_examination_shows_something() {
     for command in ["info", "config|get", "acl|whoami"] {
         let rule = acl::rule("redis://h", "locks", &Feature::ALL).unwrap();
         let without = rule.replace(&format!(" +{command}"), "").replace(">PASSWORD", ">secret");
@@ -297,7 +297,7 @@ async fn relay(from: tokio::net::TcpStream, to: std::net::SocketAddr) -> std::io
 }
 
 #[tokio::test]
-async fn a_server_whose_scripts_lack_struct_is_told_in_words() {
+async fn a_server_whose_scripts_lack_struct_is_reported_in_words() {
     let server = RedisServer::start();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, to) = (format!("redis://{}", listener.local_addr().unwrap()), server.addr());
@@ -362,7 +362,7 @@ async fn every_primary_of_a_cluster_is_examined() {
 }
 
 #[tokio::test]
-async fn a_user_who_lacks_what_its_url_asks_for_is_told() {
+async fn a_user_who_lacks_a_right_for_its_url_is_reported() {
     let start = || Cluster::builder().replicas(0).start();
     let cluster = tokio::task::spawn_blocking(start).await.unwrap();
     let url = format!("{}?replicas=1", cluster.url().replace("://", "://bob:pw@"));

@@ -56,7 +56,7 @@ async fn a_replica_is_looked_at_as_the_one_that_may_take_over() {
 }
 
 #[tokio::test]
-async fn a_replica_that_cannot_be_reached_is_told() {
+async fn a_replica_that_cannot_be_reached_is_reported() {
     let primary = RedisServer::start();
     let _replica =
         RedisServer::builder().replica_of(&primary).config("replica-announce-port 1").start();
@@ -152,7 +152,7 @@ async fn the_message_of_an_examination_is_published_by_a_script() {
 }
 
 #[tokio::test]
-async fn slots_that_are_half_moved_are_told_of_both_nodes() {
+async fn slots_that_are_half_moved_are_reported_for_both_nodes() {
     let start = || Cluster::builder().replicas(0).start();
     let cluster = tokio::task::spawn_blocking(start).await.unwrap();
     let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
@@ -179,7 +179,7 @@ async fn slots_that_are_half_moved_are_told_of_both_nodes() {
 }
 
 #[tokio::test]
-async fn replicas_that_never_take_over_are_told_of_sentinels_and_of_a_cluster() {
+async fn replicas_that_never_take_over_are_reported_for_sentinels_and_a_cluster() {
     let start = || SentinelSet::builder().replicas(1).start();
     let set = spawn_blocking(start).await.unwrap();
     let at_fail_over = |findings: &[Finding]| {
@@ -209,7 +209,7 @@ async fn replicas_that_never_take_over_are_told_of_sentinels_and_of_a_cluster() 
 }
 
 #[tokio::test]
-async fn sentinels_that_can_not_agree_on_a_fail_over_are_told() {
+async fn sentinels_that_can_not_agree_on_a_fail_over_are_reported() {
     let quick = Duration::from_secs(2);
     let start = move || SentinelSet::builder().replicas(1).down_after(quick).start();
     let set = spawn_blocking(start).await.unwrap();
@@ -253,7 +253,7 @@ async fn nodes_of_two_clusters_in_one_url_are_a_problem() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_cluster_in_its_list_is_told() {
+async fn a_server_without_a_cluster_in_its_list_is_reported() {
     let start = || (Cluster::builder().replicas(0).start(), RedisServer::start());
     let (cluster, plain) = spawn_blocking(start).await.unwrap();
     let findings = examined(&format!("{},{}", cluster.url(), plain.addr())).await;

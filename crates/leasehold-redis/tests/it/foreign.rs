@@ -130,7 +130,7 @@ async fn a_record_of_a_later_version_is_left_alone() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_read_is_told_beside_the_locks_that_can() {
+async fn unreadable_records_are_reported_with_the_readable_locks() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let [held, later, damaged] = [key(), key(), key()].map(|key| Caller::new(&store, &key));

@@ -182,7 +182,7 @@ async fn a_lease_that_would_outlast_the_longest_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_tell_its_age_is_not_believed() {
+async fn a_server_that_does_not_report_its_age_is_not_believed() {
     let (primary, _replica) = pair().await;
     let rules = ["ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info"];
     assert_eq!(primary.cli(&rules), "OK");

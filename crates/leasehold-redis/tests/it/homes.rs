@@ -63,17 +63,17 @@ fn others_need_no_runtime_that_nobody_drives(url: &str) {
 }
 
 #[test]
-fn others_need_no_runtime_that_nobody_drives_for_a_server() {
+fn others_need_no_idle_runtime_for_a_server() {
     others_need_no_runtime_that_nobody_drives(&RedisServer::start().url());
 }
 
 #[test]
-fn others_need_no_runtime_that_nobody_drives_for_what_sentinels_watch() {
+fn others_need_no_idle_runtime_for_what_sentinels_watch() {
     others_need_no_runtime_that_nobody_drives(&SentinelSet::start().url());
 }
 
 #[test]
-fn others_need_no_runtime_that_nobody_drives_for_a_cluster() {
+fn others_need_no_idle_runtime_for_a_cluster() {
     others_need_no_runtime_that_nobody_drives(&Cluster::start().url());
 }
 

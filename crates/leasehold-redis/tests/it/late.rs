@@ -110,7 +110,7 @@ fn ways(store: &RedisStore) -> Vec<Caller> {
 }
 
 #[tokio::test]
-async fn a_release_that_comes_late_closes_nothing() {
+async fn a_delayed_release_closes_nothing() {
     let road = Road::new().await;
     for runs_on in [true, false] {
         let mut caller = Caller::new(&road.slow, &key());
@@ -134,7 +134,7 @@ async fn a_release_that_comes_late_closes_nothing() {
 }
 
 #[tokio::test]
-async fn an_acquisition_that_comes_after_it_was_given_up_takes_and_closes_nothing() {
+async fn an_acquisition_that_comes_after_it_was_abandoned_takes_and_closes_nothing() {
     let road = Road::new().await;
     for caller in ways(&road.slow) {
         road.late(caller.store.acquire(&caller.request, SHORT)).await;
@@ -155,7 +155,7 @@ async fn nor_do_several_at_once() {
 }
 
 #[tokio::test]
-async fn a_place_is_neither_taken_nor_kept_by_a_request_that_comes_late() {
+async fn a_position_is_neither_taken_nor_kept_by_a_delayed_request() {
     let road = Road::new().await;
     for was_there in [false, true] {
         let key = key();
@@ -177,7 +177,7 @@ async fn a_place_is_neither_taken_nor_kept_by_a_request_that_comes_late() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_comes_late_prolongs_nothing_and_a_limit_is_not_changed() {
+async fn a_delayed_renewal_prolongs_nothing_and_a_delayed_limit_changes_nothing() {
     let road = Road::new().await;
     let caller = Caller::new(&road.slow, &key());
     let fences = caller.take().await;
@@ -204,7 +204,7 @@ async fn a_renewal_that_comes_late_prolongs_nothing_and_a_limit_is_not_changed()
 }
 
 #[tokio::test]
-async fn what_gives_something_back_may_come_late() {
+async fn a_delayed_release_still_counts() {
     let road = Road::new().await;
     let caller = Caller::new(&road.slow, &key());
     let fences = caller.take().await;
@@ -232,7 +232,7 @@ async fn what_is_in_the_buffers_of_a_client_that_has_ended_is_not_carried_out() 
 }
 
 #[tokio::test]
-async fn locks_of_other_libraries_are_not_taken_late() {
+async fn locks_of_other_libraries_are_not_taken_by_a_delayed_request() {
     let road = Road::new().await;
     for layout in ["plain", "redis-py", "symfony", "redisson", "redisson-fenced"] {
         let layout: Layout = layout.parse().unwrap();

@@ -167,7 +167,7 @@ async fn a_waiter_far_behind_its_predecessor_is_served_with_the_release() {
 }
 
 #[tokio::test]
-async fn many_permits_run_out_and_are_given_out_again() {
+async fn many_permits_expire_and_are_granted_again() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let key = key();

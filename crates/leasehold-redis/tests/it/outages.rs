@@ -250,7 +250,7 @@ async fn a_server_busy_with_a_script_is_waited_for_within_the_deadline() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_told_at_once() {
+async fn a_refused_connection_is_reported_at_once() {
     let server = RedisServer::start();
     let url = server.url();
     server.kill();
@@ -302,7 +302,7 @@ async fn a_connection_that_ends_within_the_first_answer_is_an_outage_wherever_it
 }
 
 #[tokio::test]
-async fn a_server_that_stands_still_is_given_up_at_the_deadline() {
+async fn a_server_that_stands_still_is_abandoned_at_the_deadline() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let caller = Caller::new(&store, &key());

@@ -43,7 +43,7 @@ pub(crate) async fn take_at_last(caller: &Caller) -> leasehold_core::FenceBlock 
 }
 
 #[tokio::test]
-async fn a_grant_that_no_replica_has_is_given_back() {
+async fn a_grant_that_no_replica_has_is_withdrawn() {
     let (primary, replica) = pair().await;
     let store = careful(&primary).await;
     let held = Caller::new(&store, &key());
@@ -82,7 +82,7 @@ async fn a_renewal_that_no_replica_has_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_tells_of_a_wish_counts_no_sooner_than_another() {
+async fn a_renewal_with_a_release_request_counts_no_sooner_than_another() {
     let (primary, replica) = pair().await;
     let store = careful(&primary).await;
     let one = Caller::new(&store, &key());
@@ -185,7 +185,7 @@ async fn what_was_done_before_the_append_only_file_was_gone_is_not_called_undone
 }
 
 #[tokio::test]
-async fn a_lease_handed_over_is_confirmed_before_it_counts() {
+async fn a_lease_of_the_queues_head_is_confirmed_before_it_counts() {
     let (primary, replica) = pair().await;
     let store = careful(&primary).await;
     let client = ClientId::generate().unwrap();
@@ -206,7 +206,7 @@ async fn a_lease_handed_over_is_confirmed_before_it_counts() {
 }
 
 #[tokio::test]
-async fn replicas_are_waited_for_on_connections_that_hold_up_nobody_else() {
+async fn replicas_are_waited_for_on_connections_that_delay_no_other_caller() {
     let (primary, replica) = pair().await;
     let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=5s", primary.url());
     let store = RedisStore::connect(&url).await.unwrap();

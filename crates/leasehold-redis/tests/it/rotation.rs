@@ -112,7 +112,7 @@ async fn a_password_file_is_read_again_whichever_changes_first() {
 }
 
 #[tokio::test]
-async fn a_living_connection_logs_in_anew_before_its_credentials_end() {
+async fn a_living_connection_logs_in_again_before_its_credentials_end() {
     let server = RedisServer::builder()
         .acl_user("u1 on >one ~* &* +@all")
         .acl_user("u2 on >two ~* &* +@all")
@@ -141,7 +141,7 @@ async fn a_living_connection_logs_in_anew_before_its_credentials_end() {
 }
 
 #[tokio::test]
-async fn a_source_that_hangs_is_asked_once_and_keeps_nobody_from_giving_up() {
+async fn a_source_that_hangs_is_read_once_and_keeps_no_caller_from_leaving() {
     let server = RedisServer::start();
     let asked = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&asked);

@@ -54,7 +54,7 @@ mod with_tls {
     }
 
     #[tokio::test]
-    async fn a_port_without_tls_is_told_from_a_wrong_certificate() {
+    async fn a_port_without_tls_is_distinguished_from_a_wrong_certificate() {
         let pki = Pki::generate();
         let server = RedisServer::start();
         let ca = pki.ca().certificate_path().display();

@@ -122,7 +122,7 @@ async fn a_primary_that_no_sentinel_knows_is_a_wrong_setting() {
 
 /// A URL with one deployment, and before it a sentinel of another one with a higher epoch.
 #[tokio::test]
-async fn a_sentinel_of_another_deployment_is_outvoted_and_told() {
+async fn a_sentinel_of_another_deployment_is_outvoted_and_reported() {
     let start = || {
         let ours = SentinelSet::builder().replicas(0).start();
         let theirs = SentinelSet::builder().replicas(1).start();
@@ -269,7 +269,7 @@ async fn only_locks_that_share_a_slot_are_taken_in_one_step() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_polls_any_more_holds_up_no_other() {
+async fn an_unpolled_request_delays_no_other() {
     let start = || (SentinelSet::builder().replicas(0).start(), Cluster::start());
     let (set, cluster) = spawn_blocking(start).await.unwrap();
     for url in [set.url(), cluster.url()] {
@@ -284,7 +284,7 @@ async fn a_request_that_nobody_polls_any_more_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_dead_node_keeps_nobody_from_what_the_others_have() {
+async fn a_dead_node_keeps_no_caller_from_the_locks_of_others() {
     let start =
         || Cluster::builder().replicas(0).config("cluster-require-full-coverage no").start();
     let cluster = spawn_blocking(start).await.unwrap();
@@ -297,7 +297,7 @@ async fn a_dead_node_keeps_nobody_from_what_the_others_have() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_who_may_not_follow_a_moving_slot_is_told_what_is_lacking() {
+async fn a_user_who_may_not_follow_a_moving_slot_learns_what_is_lacking() {
     let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
     let url = cluster.url().replace("://", "://bob:pw@");
     let rule = acl::rule(&url, "bob", &acl::Feature::SERVICE).unwrap();

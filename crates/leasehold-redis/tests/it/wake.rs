@@ -176,7 +176,7 @@ async fn a_pool_of_any_kind_can_be_used() {
 }
 
 #[tokio::test]
-async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_handed_over() {
+async fn messages_that_the_server_refuses_are_counted_and_the_lock_is_granted() {
     let rule = "u on >pw ~* &* +@all -publish";
     let server = RedisServer::builder().acl_user(rule).start();
     let store = RedisStore::connect(&server.url_for("u", "pw")).await.unwrap();

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_nobody_has_has_no_owner() {
+    fn a_slot_without_a_node_has_no_owner() {
         let table = parse(&["aa 10.0.0.1:7000@17000 master - 0 0 3 connected 5"]).unwrap();
         assert!(table.owner(5).is_some() && table.owner(4).is_none());
     }
@@ -279,7 +279,7 @@ mod tests {
     /// The state after a node failed over that was exporting a slot. The importing node knows of
     /// the promotion, but still has the slot at its old primary.
     #[test]
-    fn a_node_that_is_behind_in_one_slot_leads_nobody_astray() {
+    fn a_node_that_is_behind_in_one_slot_misleads_no_client() {
         let behind = parse(&[
             "dd h:1@1 master,fail - 0 0 3 connected 200",
             "aa h:2@1 myself,master - 0 0 4 connected 0-99 [200-<-dd]",

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn another_deployment_is_outvoted_whatever_its_epoch_and_its_place() {
+    fn another_deployment_is_outvoted_whatever_its_epoch_and_its_position() {
         let ours = [says(7, 0, Some("abc")), says(7, 0, Some("bac")), says(7, 0, Some("cab"))];
         for epoch in [0, 9] {
             for place in 0..=3 {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_may_ask_whom_they_know_the_highest_epoch_counts() {
+    fn where_no_user_may_list_sentinels_the_highest_epoch_counts() {
         let said = [says(7, 0, None), says(8, 1, None), says(7, 0, Some("ab"))];
         assert_eq!(primary(&said), Some(at(8)));
     }
