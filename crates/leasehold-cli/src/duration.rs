@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_in_the_place_of_a_length_is_not_called_negative() {
+    fn an_option_instead_of_a_length_is_not_called_negative() {
         for text in ["--", "-n", "--ttl"] {
             assert_eq!(parse(text), Err(GIVE.to_owned()), "{text}");
         }

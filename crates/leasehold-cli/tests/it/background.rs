@@ -85,7 +85,7 @@ fn one_line_takes_a_lock_until_the_script_ends_on_redis() {
 }
 
 #[test]
-fn without_the_lock_the_line_fails_with_the_code_of_hold() {
+fn without_the_lock_the_script_ends_with_the_code_of_hold() {
     let site = Site::embedded();
     let mut other = site.start(["hold", "k", "--ignore-stdin", "--owner", "web-7"]);
     other.line();
@@ -169,7 +169,7 @@ fn a_script_gives_its_lock_back_earlier_and_learns_whether_it_had_it() {
 }
 
 #[test]
-fn a_lock_that_was_taken_away_ends_the_script_and_what_it_has_started() {
+fn a_force_release_ends_the_script_and_what_it_has_started() {
     for (store, how) in [(Site::embedded(), "TERM"), (Site::embedded(), "KILL")] {
         let take = format!(
             "fence=$(\"$0\" hold k --ttl 1s --while-pid $$ --background --on-loss {how}) || exit"
@@ -265,7 +265,7 @@ fn of_two_that_give_a_lock_back_at_once_one_has_done_it_and_one_is_late() {
 }
 
 #[test]
-fn a_lock_is_given_back_from_another_namespace_of_processes() {
+fn a_lock_is_released_from_another_namespace_of_processes() {
     let unshare = "unshare --pid --fork --map-root-user";
     if !shell(&Site::embedded(), &format!("{unshare} true")).status().unwrap().success() {
         println!("NOT TRIED: this user may make no namespace here");

@@ -110,7 +110,7 @@ fn the_config_file_is_read_and_what_it_should_not_have_is_named() {
 }
 
 #[test]
-fn a_file_with_a_password_must_not_be_open_to_everybody() {
+fn a_file_with_a_password_must_not_be_open_to_all_users() {
     let site = Site::embedded();
     let set_mode = |name: &str, mode| {
         fs::set_permissions(site.path(name), fs::Permissions::from_mode(mode)).unwrap();

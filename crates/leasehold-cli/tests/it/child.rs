@@ -128,7 +128,7 @@ fn the_signal_mask_is_the_one_that_leasehold_was_given() {
 }
 
 #[test]
-fn the_command_is_told_about_its_lock_and_nothing_secret() {
+fn the_command_learns_of_its_lock_and_nothing_secret() {
     let site = Site::embedded();
     let mut command = site.command(["run", "a key", "--owner", "me", "--ttl", "20s", "--", "env"]);
     let uptime_ms = || {
@@ -188,7 +188,7 @@ fn a_command_line_runs_in_the_users_shell() {
 }
 
 #[test]
-fn a_cool_down_keeps_the_lock_closed_after_the_command() {
+fn a_cooldown_keeps_the_lock_closed_after_the_command() {
     let site = Site::embedded();
     site.line("run k --cooldown 1h -- true").expect(0);
     site.line("run -n k -- echo never").complains(75, "cooling down for another");
@@ -198,7 +198,7 @@ fn a_cool_down_keeps_the_lock_closed_after_the_command() {
 }
 
 #[test]
-fn a_signal_that_comes_with_the_end_of_the_command_leaves_the_cool_down() {
+fn a_signal_that_comes_with_the_end_of_the_command_leaves_the_cooldown() {
     let site = Site::embedded();
     // Its parent is the watchdog, whose is leasehold.
     let ends = "trap '' TERM; kill -TERM $(cut -d' ' -f4 /proc/$PPID/stat)";

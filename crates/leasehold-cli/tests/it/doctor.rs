@@ -95,7 +95,7 @@ fn the_printed_rule_makes_a_user_who_can_do_it() {
 }
 
 #[test]
-fn a_user_without_the_rights_of_a_log_is_told_where_the_url_has_one_kept() {
+fn a_user_without_the_rights_of_a_log_is_reported_if_the_url_has_one_kept() {
     let server = RedisServer::builder()
         .appendonly()
         .acl_user("locks on >pw ~leasehold:{* &leasehold:wake:* +@all -xadd -xrevrange")

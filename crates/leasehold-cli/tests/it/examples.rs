@@ -210,7 +210,7 @@ fn two_deployments_from_one_controller_go_one_after_the_other() {
 }
 
 #[test]
-fn a_deployment_whose_lock_was_taken_away_fails() {
+fn a_deployment_whose_lock_was_force_released_fails() {
     let site = Site::embedded();
     let mut deployment = Deployment::new(&site);
     let done = site.run(deployment.acquire()).expect(0);

@@ -25,7 +25,7 @@ fn a_hold_in_the_background_of_a_script_holds_and_says_until_when() {
 }
 
 #[test]
-fn a_hold_ends_and_gives_back_on_every_signal_that_ends_a_process() {
+fn a_hold_ends_and_releases_on_every_signal_that_ends_a_process() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let named = [Signal::USR1, Signal::ALARM, Signal::XCPU, Signal::VTALARM, Signal::HUP];
@@ -80,7 +80,7 @@ fn a_hold_lasts_while_a_process_does() {
 }
 
 #[test]
-fn a_hold_of_which_nobody_can_learn_is_given_back_with_words() {
+fn a_hold_of_which_no_caller_can_learn_is_released_with_a_message() {
     let site = Site::embedded();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -50,7 +50,7 @@ fn a_wait_for_several_names_the_one_that_another_program_has() {
 }
 
 #[test]
-fn a_job_is_told_of_no_fence_where_there_is_none() {
+fn a_job_gets_no_fence_where_there_is_none() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     for (layout, expected) in
@@ -248,7 +248,7 @@ fn the_rule_for_a_layout_is_all_that_its_locks_need() {
 
 /// Redisson's waiters are told by a message, and Spring's.
 #[test]
-fn a_missing_right_to_publish_is_told() {
+fn a_missing_right_to_publish_is_reported() {
     let server =
         RedisServer::builder().acl_user("mute on >x ~* &* +@all -publish -spublish").start();
     let site = Site::at(server.url_for("mute", "x"));
@@ -295,7 +295,7 @@ fn what_is_no_lease_is_not_called_one_of_leaseholds_own() {
 }
 
 #[test]
-fn a_lease_is_taken_in_one_process_and_given_back_in_another() {
+fn a_lease_is_acquired_in_one_process_and_released_in_another() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     for (layout, key) in

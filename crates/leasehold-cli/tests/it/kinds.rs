@@ -68,7 +68,7 @@ fn a_job_that_fails_keeps_its_period_closed_unless_it_is_to_open_it_again() {
 }
 
 #[test]
-fn a_period_whose_lock_was_taken_away_stays_closed() {
+fn a_period_whose_lock_was_force_released_stays_closed() {
     everywhere(|site| {
         let job =
             site.start("run k --once-per 1h --reopen-on-failure --ttl 1s -- sleep 1000".split(' '));
@@ -81,7 +81,7 @@ fn a_period_whose_lock_was_taken_away_stays_closed() {
 }
 
 #[test]
-fn a_start_that_comes_just_before_its_period_is_over_is_told_why_it_misses_one() {
+fn a_start_just_before_the_end_of_a_period_learns_why_it_misses_one() {
     let site = Site::embedded();
     let missed = "Less than 5 % of the period of 1h was left";
     site.line("run a --once-per 1h -- true").expect(0);
@@ -118,7 +118,7 @@ fn a_try_that_replicas_do_not_confirm_is_no_wait_for_itself() {
 
 /// A first comer whose own try came to nothing does not take another's for a holder.
 #[test]
-fn replicas_that_are_away_are_told_of_whatever_is_taken() {
+fn replicas_that_are_away_are_reported_for_each_kind_of_lock() {
     let server = RedisServer::start();
     let url = server.url();
     let site = Site::at(format!("{url}?replicas=1&replicate_timeout=1s&keep_leases=yes"));
@@ -255,7 +255,7 @@ fn several_locks_are_held_together_and_the_command_knows_all_fences() {
 }
 
 #[test]
-fn a_command_under_one_lock_does_not_see_what_one_under_several_was_told() {
+fn a_command_under_one_lock_does_not_see_the_variables_of_several() {
     let site = Site::embedded();
     let inner = format!("{} run c -- env", env!("CARGO_BIN_EXE_leasehold"));
     let env = site.run(["run", "a", "b", "--", "sh", "-c", &inner]).expect(0).stdout;
@@ -283,7 +283,7 @@ fn sets_of_locks_in_any_order_never_wait_for_each_other_in_a_circle() {
 }
 
 #[test]
-fn a_command_under_several_locks_ends_when_one_is_taken_away() {
+fn a_command_under_several_locks_ends_when_one_is_force_released() {
     everywhere(|site| {
         let options = "a b --ttl 1s -- sh -c";
         let script = "trap 'exit 9' TERM; echo $LEASEHOLD_FENCE_2; while :; do sleep 0.02; done";
@@ -370,7 +370,7 @@ fn a_command_that_wants_to_be_asked_ends_when_it_is() {
 }
 
 #[test]
-fn a_command_that_does_not_is_left_alone_and_a_line_says_who_asks() {
+fn a_command_that_does_not_is_left_alone_and_a_message_names_who_asks() {
     everywhere(|site| {
         let run = site.start_script("k --ttl 1s", "echo up; until [ -e end ]; do sleep 0.02; done");
         site.line("ask k --owner dba").expect(0);
@@ -391,7 +391,7 @@ fn a_command_that_does_not_is_left_alone_and_a_line_says_who_asks() {
 }
 
 #[test]
-fn a_hold_lets_go_when_asked_if_it_was_told_to() {
+fn a_hold_with_on_ask_ends_at_a_release_request() {
     everywhere(|site| {
         let held = hold(site, "k --until-asked");
         let next = site.start(["run", "k", "--", "true"]);

@@ -56,18 +56,18 @@ fn nothing_is_left_of_waits_that_ran_out(site: &Site) {
 }
 
 #[test]
-fn a_wait_that_ran_out_leaves_no_place_in_line_on_redis() {
+fn a_wait_that_timed_out_leaves_no_position_on_redis() {
     let server = RedisServer::start();
     nothing_is_left_of_waits_that_ran_out(&Site::at(server.url()));
 }
 
 #[test]
-fn a_wait_that_ran_out_leaves_no_place_in_line_on_one_machine() {
+fn a_wait_that_timed_out_leaves_no_position_on_one_machine() {
     nothing_is_left_of_waits_that_ran_out(&Site::embedded());
 }
 
 #[test]
-fn a_wait_that_a_signal_ends_leaves_no_place_in_line_on_redis() {
+fn a_wait_that_a_signal_ends_leaves_no_position_on_redis() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     let _holders = [holder(&site, "k"), holder(&site, "s --limit 1")];
@@ -186,7 +186,7 @@ fn store_that_nods() -> Site {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "how long it takes is what is tried")]
-fn connecting_asking_and_giving_up_have_one_time_together() {
+fn connecting_requesting_and_leaving_have_one_limit_together() {
     let site = store_that_nods();
     for line in ["run k -n -- echo never", "acquire k -w 100ms", "hold a b -n"] {
         // Each part may take 2 s by itself. The quickest of three, since the machine may be busy.
@@ -201,7 +201,7 @@ fn connecting_asking_and_giving_up_have_one_time_together() {
 }
 
 #[test]
-fn a_store_that_goes_away_under_a_wait_is_told_and_is_not_busy() {
+fn a_store_that_goes_away_under_a_wait_is_reported_and_is_not_busy() {
     for line in ["run k -w 3 -- echo never", "elect k -w 3 -- echo never", "wait k -w 3"] {
         let server = RedisServer::start();
         let site = Site::at(server.url());
@@ -259,7 +259,7 @@ fn an_election_begins_and_goes_on_whatever_the_store_does() {
 }
 
 #[test]
-fn a_lease_that_goes_nowhere_is_given_back() {
+fn a_lease_that_can_not_be_printed_is_released() {
     let site = Site::embedded();
     for redirect in [">&-", "> /dev/full", "1< /dev/null"] {
         let line = format!("\"$0\" acquire k --ttl 1h {redirect}");
@@ -272,7 +272,7 @@ fn a_lease_that_goes_nowhere_is_given_back() {
 }
 
 #[test]
-fn a_lease_that_is_given_back_leaves_no_file() {
+fn a_released_lease_leaves_no_file() {
     let server = RedisServer::start();
     for site in [Site::embedded(), Site::at(server.url())] {
         let line = "\"$0\" acquire k --ttl 1h --json --lease-file lease";
@@ -297,7 +297,7 @@ fn what_is_thrown_away_on_purpose_is_a_success() {
 }
 
 #[test]
-fn what_nobody_can_get_is_no_success() {
+fn a_lease_without_a_reader_is_no_success() {
     let site = Site::embedded();
     let _holder = holder(&site, "k");
     for line in [
@@ -325,7 +325,7 @@ fn what_nobody_can_get_is_no_success() {
 }
 
 #[test]
-fn who_watches_ends_when_nobody_reads_on() {
+fn a_watching_command_ends_when_its_reader_is_gone() {
     let site = Site::embedded();
     let _holder = holder(&site, "post");
     for line in ["observe post", "observe nobody"] {
@@ -335,7 +335,7 @@ fn who_watches_ends_when_nobody_reads_on() {
 }
 
 #[test]
-fn a_lease_whose_reader_stalls_is_given_back_when_a_signal_comes() {
+fn a_lease_whose_reader_stalls_is_released_when_a_signal_comes() {
     let site = Site::embedded();
     let (_reader, writer) = full_pipe();
     let mut command = site.command(["acquire", "k", "--ttl", "1h"]);

@@ -58,7 +58,7 @@ impl SlowOnce {
 }
 
 #[test]
-fn a_command_that_is_told_to_end_leaves_no_lock_that_its_request_takes_late() {
+fn a_command_that_a_signal_ends_leaves_no_lock_from_a_delayed_request() {
     let server = RedisServer::start();
     let direct = Site::at(server.url());
     direct.line("run warm -- true").expect(0);

@@ -65,7 +65,7 @@ fn a_lease_ends_with_its_ttl() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since() {
+fn an_expired_lease_is_acquired_again_only_if_the_lock_had_no_holder_since() {
     let server = RedisServer::start();
     for site in [Site::embedded(), Site::at(server.url())] {
         short_lease(&site, " --lease-file lease");
@@ -100,7 +100,7 @@ fn a_lease_that_ran_out_is_taken_anew_only_where_nobody_has_held_the_lock_since(
 }
 
 #[test]
-fn what_is_taken_anew_and_can_not_be_written_down_is_given_back() {
+fn a_lease_that_is_acquired_again_and_can_not_be_written_is_released() {
     let site = Site::embedded();
     let lease = short_lease(&site, "");
     // Beside it there is no room for a longer name, and it is replaced by a file beside it.

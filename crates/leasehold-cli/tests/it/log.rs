@@ -147,7 +147,7 @@ fn without_a_log_nothing_is_written_and_a_reader_says_why_there_is_nothing() {
 }
 
 #[test]
-fn who_ran_a_job_of_a_period_is_told_without_being_asked_for_a_log() {
+fn who_ran_a_job_of_a_period_is_known_without_a_log() {
     let server = RedisServer::start();
     let sites = [Site::embedded(), Site::at(server.url())];
     for site in &sites {

@@ -105,12 +105,12 @@ fn what_becomes_of_a_lock_is_said(site: &Site) {
 }
 
 #[test]
-fn a_verbose_command_says_what_becomes_of_its_lock_on_one_machine() {
+fn a_verbose_command_logs_the_events_of_its_lock_on_one_machine() {
     what_becomes_of_a_lock_is_said(&Site::embedded());
 }
 
 #[test]
-fn a_verbose_command_says_what_becomes_of_its_lock_on_redis() {
+fn a_verbose_command_logs_the_events_of_its_lock_on_redis() {
     let server = RedisServer::start();
     what_becomes_of_a_lock_is_said(&Site::at(server.url()));
 }

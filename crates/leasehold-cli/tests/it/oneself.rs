@@ -174,7 +174,7 @@ fn what_would_wait_for_the_script_around_it_says_so_and_ends() {
 }
 
 #[test]
-fn what_would_wait_behind_somebody_who_waits_for_a_command_around_it_ends_too() {
+fn a_command_behind_a_waiter_for_a_command_around_it_ends_too() {
     everywhere(|site| {
         for (beside, alone) in [("-s", ""), ("--limit 2", "--limit 2 --permits 2")] {
             let inner =
@@ -216,7 +216,7 @@ fn what_can_be_had_beside_a_command_around_it_is_taken() {
 }
 
 #[test]
-fn a_command_that_waits_for_itself_is_told_as_a_circle_of_one() {
+fn a_command_that_waits_for_itself_is_reported_as_a_circle_of_one() {
     let site = Site::embedded();
     let _outer = site.start([
         "run",
@@ -235,7 +235,7 @@ fn a_command_that_waits_for_itself_is_told_as_a_circle_of_one() {
 }
 
 #[test]
-fn of_waiters_with_one_name_each_is_told_its_own_place() {
+fn of_waiters_with_one_name_each_learns_its_own_position() {
     everywhere(|site| {
         let mut holder = site.start(["hold", "k", "--ignore-stdin", "--owner", "app_1"]);
         holder.line();
@@ -259,7 +259,7 @@ fn of_waiters_with_one_name_each_is_told_its_own_place() {
 
 /// The store has the grant, and its replicas, which are away, do not confirm it.
 #[test]
-fn a_grant_that_is_not_confirmed_is_told_as_that_with_one_time() {
+fn a_grant_that_is_not_confirmed_is_reported_as_that_with_one_time() {
     let server = RedisServer::start();
     let store = format!("{}?replicas=1&replicate_timeout=1s&keep_leases=yes", server.url());
     let mut command = Site::at(store).start(["run", "k", "--", "true"]);
@@ -291,7 +291,7 @@ fn two_processes_with_one_number_have_owners_of_their_own() {
 }
 
 #[test]
-fn the_owner_whose_leases_are_taken_away_is_named_exactly() {
+fn the_owner_whose_leases_are_force_released_is_named_exactly() {
     let site = Site::embedded();
     for key in ["a", "b"] {
         site.line(&format!("acquire {key} --ttl 1h")).expect(0);

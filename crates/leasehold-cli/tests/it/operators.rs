@@ -114,7 +114,7 @@ fn a_lock_that_another_program_damaged_on_a_server_is_called_that_by_every_comma
 }
 
 #[test]
-fn a_wait_behind_a_damaged_holder_is_told_of_the_damage_and_of_no_outage() {
+fn a_wait_behind_a_damaged_holder_reports_the_damage_and_no_outage() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     site.line("acquire k --owner web-7 --ttl 1h").expect(0);
@@ -194,7 +194,7 @@ fn hostile_names_and_notes_are_shown_harmless() {
 }
 
 #[test]
-fn a_lock_is_taken_away_only_from_the_holder_that_was_seen() {
+fn a_lock_is_force_released_only_from_the_holder_that_was_seen() {
     let site = Site::embedded();
     site.line("force-release k --fence 7").complains(76, "it has no holder");
     let mut holder = site.start(["hold", "k", "--ignore-stdin"]);

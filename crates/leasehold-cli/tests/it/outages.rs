@@ -69,7 +69,7 @@ fn a_server_that_grants_nothing_yet_is_waited_for_and_says_for_how_long() {
 }
 
 #[test]
-fn a_release_that_arrives_after_the_end_of_its_lease_accuses_nobody() {
+fn a_release_that_arrives_after_the_end_of_its_lease_accuses_no_other_holder() {
     let server = RedisServer::start();
     let wire = Proxy::start(server.addr());
     let ours = Site::at(format!("redis://{}", wire.addr()));
@@ -145,7 +145,7 @@ fn a_url_that_fits_its_server_no_more_is_bad_configuration_and_no_bad_usage() {
 }
 
 #[test]
-fn what_no_time_can_mend_is_told_at_once() {
+fn an_error_that_no_time_can_mend_is_reported_at_once() {
     let server = RedisServer::builder().password("open-sesame").start();
     let site = Site::at(format!("redis://:wrong@{}", server.addr()));
     site.line("run k --retry-store 5m -- echo never").complains(69, "password");
@@ -169,7 +169,7 @@ fn signals_and_limits_end_the_tries_at_once() {
 }
 
 #[test]
-fn a_node_that_can_not_be_reached_is_told_once_by_a_verbose_command() {
+fn a_node_that_can_not_be_reached_is_logged_once_by_a_verbose_command() {
     let servers = [RedisServer::start(), RedisServer::start()];
     // Nobody listens on a port whose listener is gone.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -11,7 +11,7 @@ use crate::harness::{Site, finish};
 const SECRET: &str = "s3same-open";
 
 #[test]
-fn a_directory_that_depends_on_the_place_is_refused_with_the_absolute_one_wherever_it_is_said() {
+fn a_relative_directory_is_refused_with_the_absolute_one_wherever_it_is_set() {
     let site = Site::embedded();
     let here = site.path("").canonicalize().unwrap();
     for (url, name) in [
@@ -104,7 +104,7 @@ fn a_way_back_from_a_directory_that_is_not_there_leads_nowhere_and_makes_nothing
 }
 
 #[test]
-fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() {
+fn a_user_outside_the_group_is_refused_with_the_reason_and_root_is_of_all_groups() {
     if !rustix::process::geteuid().is_root() {
         println!("NOT TRIED: this user can't make a directory of another's");
         return;
@@ -131,7 +131,7 @@ fn who_is_neither_owner_nor_of_the_group_is_told_so_and_root_is_of_all_groups() 
 }
 
 #[test]
-fn a_directory_of_somebody_elses_is_refused_and_left_as_it_is() {
+fn a_directory_of_another_program_is_refused_and_left_as_it_is() {
     let site = Site::embedded();
     fs::create_dir(site.path("locks")).unwrap();
     fs::write(site.path("locks/store"), "precious").unwrap();
@@ -171,7 +171,7 @@ fn a_variable_that_is_set_and_empty_is_a_mistake_and_leads_to_no_other_store() {
 }
 
 #[test]
-fn a_store_with_an_end_that_nobody_sees_is_no_other_store() {
+fn a_store_with_an_invisible_end_is_no_other_store() {
     let site = Site::embedded();
     for end in ["\r", "\n", " ", "\t"] {
         let store = format!("{}{end}", site.store());

@@ -12,7 +12,7 @@ fn fields(shown: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_held_lock_is_told_field_by_field_and_its_token_by_the_fingerprint() {
+fn a_held_lock_is_shown_field_by_field_and_its_token_by_the_fingerprint() {
     let server = RedisServer::start();
     let single = Site::at(server.url());
     let cluster = Cluster::start();

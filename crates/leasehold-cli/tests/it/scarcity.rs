@@ -178,7 +178,7 @@ fn the_command_is_not_deaf_to_the_signal_of_full_files() {
 }
 
 #[test]
-fn a_program_that_can_not_be_run_is_told_from_a_system_that_can_not_run_it() {
+fn a_program_that_can_not_be_run_is_distinguished_from_a_system_that_can_not_run_it() {
     let site = Site::embedded();
     std::fs::write(site.path("text"), "no program").unwrap();
     site.line("run k -n -- ./text").complains(126, "can't run ./text");

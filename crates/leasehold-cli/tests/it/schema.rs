@@ -266,7 +266,7 @@ fn a_loss_is_written_with_its_reason() {
 
 /// Suspended for longer than its ttl, its connections have requests that nobody answered in time.
 #[test]
-fn a_release_that_comes_after_the_lease_ran_out_says_how_late_it_was() {
+fn a_release_that_comes_after_the_lease_expired_says_how_late_it_was() {
     let server = RedisServer::start();
     for site in [Site::embedded(), Site::at(server.url())] {
         for (command, rest) in [("run", "-- sleep 1000"), ("hold", "--ignore-stdin")] {

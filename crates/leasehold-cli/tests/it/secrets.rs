@@ -87,7 +87,7 @@ fn a_wrong_password_is_reported_with_the_server_and_without_the_password() {
 }
 
 #[test]
-fn a_wrong_password_with_an_end_that_nobody_sees_is_told_so() {
+fn a_wrong_password_with_an_invisible_end_is_reported_with_it() {
     let server = RedisServer::builder().password(SENTINEL).start();
     let site = Site::at(format!("redis://{}", server.addr()));
     let with = |password: &str| {

@@ -119,7 +119,7 @@ fn on_redis() -> (Site, Option<RedisServer>) {
 }
 
 #[test]
-fn a_candidate_that_is_told_to_end_waits_for_the_rest() {
+fn a_candidate_that_a_signal_ends_waits_for_the_rest() {
     let site = Site::embedded();
     let words = ["elect", "k", "--ttl", "1h", "--grace", "300ms", "--restart"];
     let mut running = site.start(words.into_iter().chain(["--", "sh", "-c", LEAVES_A_REST]));

@@ -344,7 +344,7 @@ fn a_command_that_is_killed_leaves_the_terminal_as_it_found_it() {
 }
 
 #[test]
-fn where_nobody_could_continue_it_a_stop_is_not_obeyed() {
+fn where_no_shell_could_continue_it_a_stop_is_not_obeyed() {
     let site = Site::embedded();
     // No shell is in charge of this terminal, so the system does not stop leasehold; the command
     // must not stay stopped either.

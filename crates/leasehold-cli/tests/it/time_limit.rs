@@ -72,7 +72,7 @@ fn a_hold_that_takes_too_long_ends_by_itself() {
 }
 
 #[test]
-fn a_hold_that_is_taken_away_is_lost_whatever_its_limit() {
+fn a_hold_that_is_force_released_is_lost_whatever_its_limit() {
     let site = Site::embedded();
     let mut held = site.start(["hold", "k", "--ignore-stdin", "--ttl", "2s", "--max-hold", "1h"]);
     let fence = held.line().split_whitespace().next().unwrap().to_owned();

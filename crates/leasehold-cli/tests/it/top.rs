@@ -33,7 +33,7 @@ fn shows(terminal: &Terminal, columns: u16, text: &str) {
 }
 
 #[test]
-fn a_thousand_locks_are_watched_filtered_looked_at_and_one_is_taken_away() {
+fn a_thousand_locks_are_watched_filtered_examined_and_one_is_force_released() {
     let (site, _server) = many_locks();
     let mut terminal =
         watch(&site, 100, &["top", "--sort", "name", "--every", "100ms"], "> many/000");
@@ -74,7 +74,7 @@ fn a_thousand_locks_are_watched_filtered_looked_at_and_one_is_taken_away() {
 }
 
 #[test]
-fn a_store_that_is_away_is_told_also_where_there_is_no_lock_to_ask_for() {
+fn a_store_that_is_away_is_reported_also_without_locks() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     site.line("acquire k --ttl 1h").expect(0);

@@ -238,7 +238,7 @@ fn requests_that_no_page_of_its_own_sends_are_refused() {
 }
 
 #[test]
-fn what_can_not_be_taken_away_is_told_in_the_words_of_the_command() {
+fn a_refused_force_release_is_reported_in_the_words_of_the_command() {
     let site = Site::embedded();
     let (_ui, address, behind) = serve(&site, &["--allow-release"]);
     let token = behind.strip_prefix("#release=").unwrap();
@@ -262,7 +262,7 @@ fn what_can_not_be_taken_away_is_told_in_the_words_of_the_command() {
 }
 
 #[test]
-fn a_page_is_told_of_a_store_that_goes_away_and_comes_back() {
+fn a_page_reports_a_store_that_goes_away_and_comes_back() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     site.line("acquire k --ttl 1h").expect(0);
@@ -290,7 +290,7 @@ fn a_page_is_told_of_a_store_that_goes_away_and_comes_back() {
 }
 
 #[test]
-fn a_page_is_there_and_is_told_while_a_store_that_was_never_reached_is_tried_again() {
+fn a_page_is_there_and_reports_a_store_that_was_never_reached_and_is_tried_again() {
     let server = RedisServer::start();
     let site = Site::at(server.url());
     site.line("acquire k --ttl 1h").expect(0);

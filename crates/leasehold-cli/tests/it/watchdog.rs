@@ -56,7 +56,7 @@ fn ends_by_itself() -> &'static str {
 }
 
 #[test]
-fn a_stopped_watchdog_keeps_nobody_waiting() {
+fn a_stopped_watchdog_delays_no_command() {
     let site = Site::embedded();
     let running = site.start_script("k", ends_by_itself());
     let watchdog = watchdog(running.pid());
@@ -258,7 +258,7 @@ const LEAVES_A_ZOMBIE: &str = "sh -c 'echo $$ >> pids; while :; do sleep 0.05; d
                                echo $$ >> pids; trap 'exit 3' TERM; while :; do sleep 0.05; done";
 
 #[test]
-fn zombies_that_nobody_collects_keep_no_lock() {
+fn zombies_that_no_process_collects_keep_no_lock() {
     let site = Site::embedded();
     let (mut parent, supervisor) = under_one_that_never_reaps(&site, "k --ttl 1h", LEAVES_A_ZOMBIE);
     let pids = pids(&site, 2);
@@ -284,7 +284,7 @@ fn zombies_of_a_killed_supervisor_keep_no_lock() {
 }
 
 #[test]
-fn the_first_process_of_a_container_ends_when_it_is_told_to_and_collects_what_it_inherits() {
+fn the_first_process_of_a_container_ends_at_a_signal_and_collects_what_it_inherits() {
     let site = Site::embedded();
     let unshare = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let try_it = Command::new("unshare").args(unshare).arg("true").output();

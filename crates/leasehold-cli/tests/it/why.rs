@@ -79,7 +79,7 @@ fn for_a_free_lock_it_prints_what_keeps_its_store_from_granting_it() {
 }
 
 #[test]
-fn a_lock_is_explained_with_its_holder_and_its_line() {
+fn a_lock_is_explained_with_its_holder_and_its_queue() {
     let site = Site::embedded();
     let free = format!("\"k\" is free at {}, without holders and waiters\n", site.store());
     assert_eq!(text(&site, "k"), free);
@@ -153,18 +153,18 @@ fn a_wait_that_ran_out_names_the_circle(site: &Site) {
 }
 
 #[test]
-fn a_wait_that_ran_out_names_the_circle_on_the_embedded_store() {
+fn a_wait_that_timed_out_names_the_circle_on_the_embedded_store() {
     a_wait_that_ran_out_names_the_circle(&Site::embedded());
 }
 
 #[test]
-fn a_wait_that_ran_out_names_the_circle_on_redis() {
+fn a_wait_that_timed_out_names_the_circle_on_redis() {
     let server = RedisServer::start();
     a_wait_that_ran_out_names_the_circle(&Site::at(server.url()));
 }
 
 #[test]
-fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
+fn a_wait_that_timed_out_says_how_many_others_wait_and_names_the_first() {
     let site = Site::embedded();
     let notes = ["--meta", "job=report", "--meta", "by=cron"];
     let mut holder = site.start(["hold", "k", "--ignore-stdin"].iter().chain(&notes));
@@ -184,7 +184,7 @@ fn a_wait_that_ran_out_says_how_many_others_wait_and_names_the_first() {
 }
 
 #[test]
-fn the_process_of_a_holder_with_a_name_of_its_own_is_told_by_the_log() {
+fn the_process_of_a_holder_with_a_name_of_its_own_is_found_by_the_log() {
     let server = RedisServer::start();
     for site in [Site::embedded(), Site::at(server.url())] {
         let site = Site::at(format!("{}?log=100", site.store()));
@@ -242,7 +242,7 @@ fn of_a_hold_for_a_script_the_script_is_named_to_be_ended() {
 }
 
 #[test]
-fn a_cool_down_is_reported_with_the_last_grant() {
+fn a_cooldown_is_reported_with_the_last_grant() {
     let site = Site::embedded();
     site.line("run --cooldown 1h report -- true").expect(0);
     let text = text(&site, "report");
@@ -417,7 +417,7 @@ fn a_process_that_only_has_the_number_is_not_pointed_at() {
 }
 
 #[test]
-fn nested_commands_that_wait_for_each_other_are_told_as_a_circle() {
+fn nested_commands_that_wait_for_each_other_are_reported_as_a_circle() {
     let site = Site::embedded();
     let outer = |key: &str, inner: &str| {
         let script = format!(
@@ -439,7 +439,7 @@ fn nested_commands_that_wait_for_each_other_are_told_as_a_circle() {
 
 /// Each script takes a lock, and then wants the other one's.
 #[test]
-fn scripts_that_hold_locks_and_wait_for_each_other_are_told_as_a_circle() {
+fn scripts_that_hold_locks_and_wait_for_each_other_are_reported_as_a_circle() {
     let site = Site::embedded();
     for (first, last) in [("a", "b"), ("c", "d")] {
         // Whether by a hold of the script's own or by a command that it runs.

@@ -447,7 +447,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_away_only_by_its_fence() {
+    fn a_lease_is_force_released_only_by_its_fence() {
         let mut model = model(vec![lock("a", 123_456_789, 1, 0)], 9);
         assert_eq!(press(&mut model, "x\n"), Action::None);
         assert_eq!(press(&mut model, "x789\n"), Action::None);

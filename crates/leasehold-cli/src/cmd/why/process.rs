@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_process_is_told_of_only_where_it_is_the_one_that_was_meant() {
+    fn a_process_is_named_only_if_it_is_the_holders() {
         let here = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let state = |name: &str| Process::named(&format!("{here}_{name}")).unwrap().state;
         let id = std::process::id();
