@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_spread_evenly_and_a_new_store_takes_only_its_share() {
+    fn locks_are_sharded_evenly_and_a_new_store_takes_only_its_share() {
         let three = places(&["a", "b", "c"]);
         for name in ["a", "b", "c"] {
             let share = three.iter().filter(|place| *place == name).count();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_any_sort_are_told_apart_though_their_urls_have_commas() {
+    fn stores_of_any_kind_are_distinguished_though_their_urls_have_commas() {
         assert_eq!(
             stores("redis://a,rediss://u:p,w@b:7000/2,embedded:/x,y,memory:,memory:"),
             ["redis://a", "rediss://u:p,w@b:7000/2", "embedded:/x,y", "memory:", "memory:"]

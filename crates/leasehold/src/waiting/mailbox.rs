@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_given_up_loses_no_message_and_the_next_waker_is_told() {
+    fn a_dropped_wait_loses_no_message_and_the_next_waker_is_notified() {
         let (early, late) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
         let (sender, mut receiver) = mailbox();
         for woken in [&early, &late] {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_any_more_is_dropped_or_given_back() {
+    fn an_offer_without_a_taker_is_dropped_or_released() {
         let message = Arc::new(());
         let (sender, receiver) = mailbox();
         sender.send(Arc::clone(&message)).unwrap();

@@ -111,7 +111,7 @@ async fn r5_a_manual_fail_over_makes_no_second_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r6_a_slot_that_moves_while_the_lock_is_held_costs_nobody_a_lease() {
+async fn r6_a_slot_that_moves_while_the_lock_is_held_costs_no_lease() {
     let cluster = start(Cluster::builder().replicas(0)).await;
     let fault = "slot moved key by key, half of its keys at either end for 0.5 s";
     let cell = Cell { id: "R6", fault, ttl: LONG, ..CLUSTER };
@@ -143,7 +143,7 @@ pub(crate) fn move_at_once(cluster: &Cluster, slot: u16, to: &RedisServer) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_nobody_a_lease() {
+async fn r7_a_slot_that_moves_in_one_step_while_the_lock_is_held_costs_no_lease() {
     if !can_move_at_once() {
         println!("| R7 | not run: atomic slot migration needs Valkey 9 |");
         return;
@@ -233,7 +233,7 @@ async fn r13_a_fail_over_in_the_middle_of_a_move_grants_twice_and_the_fence_save
 /// The source redirects all clients to the node that is gone, until an operator has it keep the
 /// slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_nobody_in() {
+async fn r13_a_target_that_fails_over_in_the_middle_of_a_move_lets_no_caller_in() {
     if replicas_know_of_moves() {
         println!("| R13 | not run: Valkey 8 tells replicas of a move |");
         return;

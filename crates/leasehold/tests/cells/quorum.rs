@@ -40,7 +40,7 @@ async fn client_with(nodes: &[SocketAddr], settings: &str) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r9_a_minority_of_the_nodes_that_is_gone_costs_nobody_a_lease() {
+async fn r9_a_minority_of_the_nodes_that_is_gone_costs_no_lease() {
     let nodes = start(5, &RedisServer::builder().appendonly());
     let all = addresses(&nodes);
     let fault = "one node killed, one stopped (`SIGSTOP`)";
@@ -56,7 +56,7 @@ async fn r9_a_minority_of_the_nodes_that_is_gone_costs_nobody_a_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r10_without_a_majority_of_the_nodes_nobody_is_granted_anything() {
+async fn r10_without_a_majority_of_the_nodes_no_lock_is_granted() {
     let nodes = start(3, &RedisServer::builder().appendonly());
     let all = addresses(&nodes);
     let fault = "two nodes killed, later started again with their append-only files";
@@ -109,7 +109,7 @@ async fn r11_a_node_that_is_trusted_and_came_back_empty_grants_twice_and_the_fen
 
 /// The node that warms up and the quick one grant first, and the slow one must not be left out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r16_a_young_node_beside_a_slow_one_costs_nobody_a_lease_and_keeps_nobody_out() {
+async fn r16_a_node_that_warms_up_beside_a_slow_one_costs_no_lease_and_keeps_no_caller_out() {
     let nodes = start(3, &RedisServer::builder());
     let proxy = Proxy::start(nodes[2].addr());
     let mut all = addresses(&nodes);

@@ -31,7 +31,7 @@ async fn workers(client: impl AsyncFn() -> Client) -> Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r14_a_cluster_whose_nodes_are_restarted_in_turn_costs_nobody_a_lease() {
+async fn r14_a_cluster_whose_nodes_are_restarted_in_turn_costs_no_lease() {
     let cluster = cluster::start(Cluster::builder()).await;
     let fault = "each primary restarted after a `CLUSTER FAILOVER`";
     let cell = Cell { id: "R14", fault, ttl: LONG, ..CLUSTER };
@@ -64,7 +64,7 @@ fn in_turn(cluster: &Cluster, progress: &Progress) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r15_a_quorum_whose_nodes_are_restarted_in_turn_costs_nobody_a_lease() {
+async fn r15_a_quorum_whose_nodes_are_restarted_in_turn_costs_no_lease() {
     let nodes = quorum::start(3, &RedisServer::builder().appendonly());
     let all = quorum::addresses(&nodes);
     let fault = "each node restarted with its append-only file";

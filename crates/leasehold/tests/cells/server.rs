@@ -33,7 +33,7 @@ async fn s3_a_server_that_forgets_everything_grants_twice_and_the_fence_saves_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v1_flushed_scripts_cost_nobody_a_lease() {
+async fn v1_flushed_scripts_cost_no_lease() {
     let server = RedisServer::start();
     let cell = Cell { id: "V1", fault: "`SCRIPT FLUSH`", ttl: LONG, ..ONE };
     let mut play = held(cell, &server).await;

@@ -99,7 +99,7 @@ fn ends(cluster: &Cluster, slot: u16) -> [&RedisServer; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_moves_back_and_forth_and_in_vain_costs_nobody_a_lease_of_any_kind() {
+async fn a_slot_that_moves_back_and_forth_and_in_vain_costs_no_lease_of_any_kind() {
     let keys = Scene::begin().await.play(|cluster, slot, progress| {
         let [home, away] = ends(cluster, slot);
         let mut keys = 0;
@@ -129,7 +129,7 @@ async fn a_slot_that_moves_back_and_forth_and_in_vain_costs_nobody_a_lease_of_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_moves_back_and_forth_in_one_step_costs_nobody_a_lease_of_any_kind() {
+async fn a_slot_that_moves_back_and_forth_in_one_step_costs_no_lease_of_any_kind() {
     if !cluster::can_move_at_once() {
         println!("not run: atomic slot migration needs Valkey 9");
         return;

@@ -43,7 +43,7 @@ fn pair() -> (MariaDb, MariaDb) {
 /// The stale holder's transaction is open on one node while its successor does its work on the
 /// other. Without a row that every touch changes, both would commit.
 #[test]
-fn a_late_holder_on_another_node_is_refused_when_it_commits() {
+fn a_stale_holder_on_another_node_is_refused_when_it_commits() {
     let (first, second) = pair();
     let db = Maria::on(first.socket());
     let other = db.through(second.socket());

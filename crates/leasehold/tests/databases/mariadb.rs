@@ -135,8 +135,8 @@ impl Database for Maria {
 }
 
 #[test]
-fn a_late_holder_paused_anywhere_is_before_its_successor_or_refused() {
-    scenario::a_late_holder_paused_anywhere_is_before_its_successor_or_refused(
+fn a_stale_holder_paused_anywhere_is_before_its_successor_or_refused() {
+    scenario::a_stale_holder_paused_anywhere_is_before_its_successor_or_refused(
         &Maria::new(),
         LEVELS,
     );

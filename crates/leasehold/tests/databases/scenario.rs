@@ -101,7 +101,7 @@ const PAUSES: usize = 5;
 
 /// Pauses the stale holder before each of its statements, lets its successor do all its work (or as
 /// much as it can before it waits for the stale one), and then lets the stale one go on.
-pub(crate) fn a_late_holder_paused_anywhere_is_before_its_successor_or_refused(
+pub(crate) fn a_stale_holder_paused_anywhere_is_before_its_successor_or_refused(
     db: &dyn Database,
     levels: &[&str],
 ) {

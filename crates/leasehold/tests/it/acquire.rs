@@ -21,7 +21,7 @@ async fn a_free_lock_is_taken_and_a_held_one_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_names_and_settings_are_told_when_locking() {
+async fn bad_names_and_settings_are_reported_when_locking() {
     let world = World::new();
     let client = world.client();
     let long = "x".repeat(513);
@@ -74,7 +74,7 @@ async fn bad_names_and_settings_are_told_when_locking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locking_anew_waits_for_as_long_as_the_lock_value_says() {
+async fn locking_again_waits_for_as_long_as_the_lock_value_says() {
     let world = World::new();
     let mutex = world.client().mutex("a").ttl(secs(1)).renew(false);
     let lost = async || {
@@ -94,7 +94,7 @@ async fn locking_anew_waits_for_as_long_as_the_lock_value_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_not_to_be_had_is_told_from_an_error() {
+async fn a_busy_lock_is_distinguished_from_an_error() {
     let world = World::new();
     let held = world.client().mutex("a").lock().await.unwrap();
     let mutex = world.client().mutex("a");
@@ -156,7 +156,7 @@ async fn lengths_in_which_nothing_can_be_done_are_refused_before_anything_is_tak
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_says_who_holds_the_lock_and_for_how_long() {
+async fn a_wait_that_times_out_says_who_holds_the_lock_and_for_how_long() {
     let world = World::new();
     let holder = world.client();
     let _guard = holder.mutex("a").owner("web-7").metadata("daily").lock().await.unwrap();
@@ -216,7 +216,7 @@ async fn a_polling_waiter_does_not_sleep_past_the_end_of_the_holders_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_in_vain_gives_up_at_once() {
+async fn a_wait_in_vain_ends_at_once() {
     for strategy in [false, true] {
         let world = World::new();
         let _held = world.stranger_takes("a", secs(60)).await;
@@ -251,7 +251,7 @@ async fn locking_again_refreshes_what_is_held_and_takes_what_was_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn prolonging_late_what_nobody_has_taken_succeeds_and_says_so() {
+async fn prolonging_late_succeeds_if_the_lock_had_no_holder_since_and_says_so() {
     let world = World::new();
     let (client, other) = (world.client(), world.client());
     let mutex = client.mutex("a").ttl(secs(10)).renew(false);
@@ -289,7 +289,7 @@ async fn prolonging_late_what_nobody_has_taken_succeeds_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lease_is_prolonged_late_where_nobody_has_taken_it() {
+async fn a_detached_lease_is_prolonged_late_if_the_lock_had_no_holder_since() {
     let world = World::new();
     let (client, other) = (world.client(), world.client());
     let mutex = client.mutex("a").ttl(secs(10)).metadata("job");
@@ -361,7 +361,7 @@ async fn a_closed_lock_says_that_it_is_closed_and_for_how_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
+async fn a_cooldown_keeps_the_lock_closed_to_all_callers() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("report").lock().await.unwrap();
@@ -379,7 +379,7 @@ async fn a_cool_down_keeps_the_lock_closed_to_everybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_nobody_polls_keeps_its_cool_down() {
+async fn an_unpolled_release_keeps_its_cooldown() {
     let world = World::new();
     let client = world.client();
     drop(client.mutex("a").lock().await.unwrap().release_with_cooldown(cool(secs(60))));
@@ -496,7 +496,7 @@ async fn a_wait_without_a_limit_ends_after_the_ttl_where_that_is_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_client_is_told_goes_for_its_locks_unless_they_say_otherwise() {
+async fn a_clients_settings_go_for_its_locks_unless_they_have_their_own() {
     let world = World::new();
     let usual = LockOptions::new()
         .ttl(secs(5))

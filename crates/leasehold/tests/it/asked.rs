@@ -9,7 +9,7 @@ use crate::cancel::cut;
 use crate::support::{World, ms, secs};
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_to_be_asked_is_told_within_a_second_and_lets_go() {
+async fn a_holder_that_waits_for_requests_learns_of_one_within_a_second_and_releases() {
     let world = World::new();
     let guard = world.client().mutex("a").ttl(secs(600)).lock().await.unwrap();
     let holder = tokio::spawn(async move {
@@ -40,7 +40,7 @@ async fn others_learn_of_it_with_their_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_to_be_asked_learns_within_a_second_that_nothing_is_held_any_more() {
+async fn a_holder_that_waits_for_requests_learns_of_a_loss_within_a_second() {
     let world = World::new();
     let guard = world.client().mutex("a").ttl(secs(600)).lock().await.unwrap();
     world.client().force_release("a", guard.fence().unwrap()).await.unwrap();
@@ -51,7 +51,7 @@ async fn who_waits_to_be_asked_learns_within_a_second_that_nothing_is_held_any_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_can_be_asked_for_what_nobody_holds() {
+async fn a_free_lock_has_no_holder_to_ask() {
     let world = World::new();
     let client = world.client();
     assert_eq!(client.ask("a").await.unwrap(), 0);
@@ -68,7 +68,7 @@ async fn nobody_can_be_asked_for_what_nobody_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_to_be_asked_changes_no_lease_and_ends_with_it() {
+async fn waiting_for_a_release_request_changes_no_lease_and_ends_with_it() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));
@@ -86,7 +86,7 @@ async fn waiting_to_be_asked_changes_no_lease_and_ends_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
+async fn a_requested_lease_goes_back_through_the_store() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("a").lock().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_lease_that_was_asked_for_goes_back_through_the_store() {
 
 /// Within the 50 ms in which it would be handed off otherwise.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_asked_for_early_is_not_handed_on_in_the_process() {
+async fn a_lease_that_was_requested_early_is_not_handed_off_in_the_process() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let mutex = world.client_of(Arc::new(faults.clone())).mutex("a").ttl(ms(100));
@@ -148,7 +148,7 @@ async fn all_guards_of_an_owner_are_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_to_be_asked_can_be_dropped_at_every_await() {
+async fn waiting_for_a_release_request_can_be_dropped_at_every_await() {
     cut(Op::Renew, |trial| {
         let mutex = trial.client.mutex("a").ttl(secs(10));
         async move {

@@ -440,7 +440,7 @@ async fn a_wait_while_the_runtimes_time_is_paused_takes_real_time_and_keeps_no_p
 
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
-async fn a_users_test_with_paused_time_sees_leases_renewed_and_run_out_in_no_time() {
+async fn a_users_test_with_paused_time_sees_leases_renewed_and_expire_in_no_time() {
     let begun = SystemClock::new().now();
     let client = Client::builder().tokio_time().connect("memory:").await.unwrap();
     let kept = client.mutex("kept").lock().await.unwrap();
@@ -519,14 +519,14 @@ fn until(is_so: impl Fn() -> bool, or_else: &str) {
 }
 
 #[test]
-fn a_waiter_is_told_though_nobody_drives_the_runtime_of_those_who_waited_before() {
+fn a_waiter_is_notified_though_the_runtime_of_earlier_waiters_is_idle() {
     let mut kept = None;
     a_waiter_is_told(one_thread(), |before| kept = Some(before));
     drop(kept);
 }
 
 #[test]
-fn a_waiter_is_told_though_the_runtime_of_those_who_waited_before_ends() {
+fn a_waiter_is_notified_though_the_runtime_of_earlier_waiters_ends() {
     for before in [one_thread(), two_threads()] {
         a_waiter_is_told(before, drop);
     }

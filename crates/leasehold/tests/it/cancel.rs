@@ -131,7 +131,7 @@ async fn polling_for_what_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_in_line_for_what_runs_out() {
+async fn waiting_in_the_queue_for_a_lease_that_expires() {
     cut(Op::Acquire, |trial| {
         let (world, mutex) = (trial.world.clone(), trial.mutex());
         async move {
@@ -143,7 +143,7 @@ async fn waiting_in_line_for_what_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_in_line_for_what_is_handed_over() {
+async fn waiting_in_the_queue_for_a_released_lease() {
     cut(Op::Acquire, |trial| {
         let (holder, mutex) = (trial.world.client(), trial.mutex());
         async move {
@@ -159,7 +159,7 @@ async fn waiting_in_line_for_what_is_handed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_in_the_local_line() {
+async fn several_in_the_local_queue() {
     cut(Op::Acquire, |trial| {
         let mutex = trial.mutex();
         async move {
@@ -175,7 +175,7 @@ async fn several_in_the_local_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out() {
+async fn a_wait_that_times_out() {
     cut(Op::Acquire, |trial| {
         let (world, mutex) = (trial.world.clone(), trial.mutex());
         async move {
@@ -187,7 +187,7 @@ async fn a_wait_that_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn opening_the_wake_channel() {
+async fn opening_the_channel_for_notifications() {
     cut(Op::Listen, |trial| {
         let (world, mutex) = (trial.world.clone(), trial.mutex());
         async move {
@@ -301,7 +301,7 @@ async fn a_close_that_is_dropped_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_close_waits_for_a_release_under_way_and_for_what_becomes_of_it() {
+async fn a_close_waits_for_a_release_under_way_and_for_its_result() {
     let world = World::new();
     let client = world.client();
     let release = client.mutex("a").lock().await.unwrap().release_with_cooldown(cool(secs(60)));

@@ -78,7 +78,7 @@ async fn against_subscriptions(server: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_proxy_that_lets_nobody_subscribe_keeps_no_waiter_from_a_lock_that_comes_free() {
+async fn a_proxy_that_refuses_subscriptions_keeps_no_waiter_from_a_free_lock() {
     let server = RedisServer::start();
     let holder = Client::connect(server.url()).await.unwrap();
     let proxy = against_subscriptions(server.addr()).await;
@@ -121,7 +121,7 @@ async fn renewals_need_no_room_for_a_connection_of_their_own() {
 }
 
 #[test]
-fn one_connection_serves_callers_on_all_runtimes_whatever_becomes_of_the_first() {
+fn one_connection_serves_callers_on_all_runtimes_though_the_first_ends() {
     let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for ends in [true, false] {
         let server = RedisServer::start();
@@ -205,7 +205,7 @@ async fn one_connection_does_for_requests_and_renewals() {
 }
 
 #[tokio::test]
-async fn messages_give_their_place_up_where_requests_have_none() {
+async fn messages_make_room_where_requests_have_none() {
     let server = RedisServer::start();
     let holder = Client::connect(server.url()).await.unwrap();
     let guard = holder.mutex("a").ttl(secs(600)).lock().await.unwrap();
@@ -296,7 +296,7 @@ async fn nor_does_one_without_room_for_those_on_which_its_replicas_are_waited_fo
 }
 
 #[tokio::test]
-async fn a_channel_that_is_open_at_one_end_only_is_noticed_and_made_anew() {
+async fn a_channel_that_is_open_at_one_end_only_is_noticed_and_reopened() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let holder = Client::connect(server.url()).await.unwrap();
@@ -322,7 +322,7 @@ async fn a_channel_that_is_open_at_one_end_only_is_noticed_and_made_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_that_are_handed_over_without_a_message_make_waiters_ask_until_one_comes() {
+async fn grants_without_a_notification_make_waiters_poll_until_one_comes() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let (holder, waiter) = (world.client(), world.client_of(Arc::new(faults.clone())));

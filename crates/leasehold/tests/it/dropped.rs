@@ -33,7 +33,7 @@ fn slow_to_leave(world: &World) -> (FaultStore, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn futures_dropped_behind_another_that_is_not_given_up_yet_send_nothing() {
+async fn futures_dropped_behind_a_cleanup_under_way_send_nothing() {
     let world = World::new();
     let (store, client) = slow_to_leave(&world);
     let holder = world.client();
@@ -78,7 +78,7 @@ async fn futures_dropped_for_many_locks_fill_a_queue_that_holds_up_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_is_not_held_up_for_long_by_what_can_not_be_given_up() {
+async fn a_try_is_not_delayed_for_long_by_a_cleanup_that_fails() {
     let world = World::new();
     let store = FaultStore::new(Arc::new(world.store.clone()));
     store.decide(|call| match call.op {

@@ -191,7 +191,7 @@ async fn running_can_be_dropped_at_every_await() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everybody_sees_each_leader_also_one_of_the_same_process() {
+async fn all_observers_see_each_leader_also_one_of_the_same_process() {
     let world = World::new();
     let client = world.client();
     let mut observer = world.client().election("a").observe();

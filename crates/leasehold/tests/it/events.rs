@@ -13,7 +13,7 @@ async fn next(events: &mut LockEvents, key: &str) -> LockEvent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_and_a_release_are_told_with_the_fence() {
+async fn a_grant_and_a_release_are_reported_with_the_fence() {
     let world = World::new();
     let client = world.client();
     let mut events = client.events();
@@ -36,7 +36,7 @@ async fn a_grant_and_a_release_are_told_with_the_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_goes_on_in_the_process_is_told_under_its_new_fence() {
+async fn a_lease_that_is_handed_off_in_the_process_is_reported_with_its_new_fence() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("k").lock().await.unwrap();
@@ -56,7 +56,7 @@ async fn a_lease_that_goes_on_in_the_process_is_told_under_its_new_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_told_with_its_reason() {
+async fn a_loss_is_reported_with_its_reason() {
     let world = World::new();
     let (client, operator) = (world.client(), world.client());
     let (mut events, mut by_force) = (client.events(), operator.events());
@@ -83,7 +83,7 @@ async fn a_loss_is_told_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_changes_hands_by_its_text_is_told() {
+async fn a_lease_that_changes_hands_by_its_text_is_reported() {
     let world = World::new();
     let client = world.client();
     let mut events = client.events();
@@ -127,7 +127,7 @@ async fn the_stream_ends_with_the_client() {
 
 #[cfg(feature = "embedded")]
 #[test]
-fn threads_are_told_as_well() {
+fn threads_get_events_as_well() {
     let client = Client::connect("memory:").wait().unwrap();
     let mut events = client.events();
     client.mutex("k").lock().wait().unwrap().release().wait().unwrap();

@@ -174,12 +174,12 @@ async fn what_no_replica_had_is_told_lost(servers: Servers) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_the_promoted_replica_lacks_is_told_lost_under_sentinels() {
+async fn a_lease_that_the_promoted_replica_lacks_is_reported_lost_under_sentinels() {
     what_no_replica_had_is_told_lost(Servers::sentinel().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_the_promoted_replica_lacks_is_told_lost_in_a_cluster() {
+async fn a_lease_that_the_promoted_replica_lacks_is_reported_lost_in_a_cluster() {
     what_no_replica_had_is_told_lost(Servers::cluster(1).await).await;
 }
 
@@ -317,7 +317,7 @@ async fn several_locks_of_a_cluster_are_taken_all_or_none_and_waited_for_in_thei
 
 /// Each has the lock in the store for a moment, and takes the others' moments for those of holders.
 #[tokio::test]
-async fn contenders_for_a_lock_that_no_replica_has_are_told_so_and_not_that_others_have_it() {
+async fn contenders_for_a_lock_that_no_replica_has_learn_that_and_name_no_holder() {
     let server = spawn_blocking(RedisServer::start).await.unwrap();
     let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=100ms", server.url());
     let mut waits = tokio::task::JoinSet::new();
@@ -334,7 +334,7 @@ async fn contenders_for_a_lock_that_no_replica_has_are_told_so_and_not_that_othe
 
 /// What its own try met counts, though it sees no more than another's from then on.
 #[tokio::test]
-async fn whatever_a_contender_takes_it_is_told_that_its_first_try_was_on_no_replica() {
+async fn a_contender_of_any_kind_learns_that_its_first_try_was_on_no_replica() {
     let server = spawn_blocking(RedisServer::start).await.unwrap();
     let url = format!("{}?replicas=1&keep_leases=yes&replicate_timeout=1s", server.url());
     let (one, other) =

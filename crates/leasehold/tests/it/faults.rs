@@ -17,7 +17,7 @@ fn faulty(world: &World) -> FaultStore {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_in_an_outage_does_not_say_that_nothing_was_done() {
+async fn a_wait_that_times_out_in_an_outage_does_not_say_that_it_had_no_effect() {
     let world = World::new();
     let faults = faulty(&world);
     let client = world.client_of(Arc::new(faults.clone()));
@@ -28,7 +28,7 @@ async fn a_wait_that_runs_out_in_an_outage_does_not_say_that_nothing_was_done() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_moves_on_though_every_message_is_lost() {
+async fn a_queue_moves_on_though_every_message_is_lost() {
     let world = World::new();
     let faults = faulty(&world);
     faults.messages(Messages::Vanish);
@@ -115,7 +115,7 @@ async fn one_lost_reply_in_a_hundred_loses_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquisition_whose_answer_was_lost_is_given_back() {
+async fn an_acquisition_whose_answer_was_lost_is_abandoned() {
     let world = World::new();
     let faults = faulty(&world);
     let client = world.client_of(Arc::new(faults.clone()));
@@ -245,7 +245,7 @@ async fn random_faults_never_make_two_holders() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_an_unanswered_try_took_is_given_up_though_a_later_try_was_refused() {
+async fn a_lease_of_an_unanswered_try_is_abandoned_though_a_later_try_was_refused() {
     let world = World::new();
     let faults = faulty(&world);
     let client = world.client_of(Arc::new(faults.clone()));

@@ -75,7 +75,7 @@ async fn what_stands_at_a_key_and_is_not_ours_keeps_no_client_from_closing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ran_out_is_told_when_its_place_is_given_up() {
+async fn a_wait_that_timed_out_ends_when_it_has_left_the_queue() {
     let scene = Scene::new().await;
     scene.slow_leave(700);
     let Scene { world, client, .. } = &scene;
@@ -95,7 +95,7 @@ async fn a_wait_that_ran_out_is_told_when_its_place_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_refused_or_cut_short_is_told_when_its_place_is_given_up() {
+async fn a_wait_that_is_refused_or_cut_short_ends_when_it_has_left_the_queue() {
     let scene = Scene::new().await;
     let Scene { world, client, .. } = &scene;
     scene.slow_leave(700);
@@ -115,7 +115,7 @@ async fn a_wait_that_is_refused_or_cut_short_is_told_when_its_place_is_given_up(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_a_full_store_refuses_ends_at_once_without_its_place() {
+async fn a_wait_that_a_full_store_refuses_ends_at_once_without_its_position() {
     let scene = Scene::new().await;
     let Scene { world, faults, client, .. } = &scene;
     let full = || {
@@ -173,7 +173,7 @@ async fn a_waiter_whose_questions_come_to_nothing_still_hears_of_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_up_at_a_silent_store_takes_no_longer_than_one_call() {
+async fn leaving_at_a_silent_store_takes_no_longer_than_one_call() {
     let scene = Scene::new().await;
     let Scene { faults, client, .. } = &scene;
     faults.decide(|call| match call.op {
@@ -192,7 +192,7 @@ async fn giving_up_at_a_silent_store_takes_no_longer_than_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_in_line_goes_to_the_next_contender_instead_of_being_given_up() {
+async fn a_position_goes_to_the_next_contender_instead_of_being_abandoned() {
     let scene = Scene::new().await;
     scene.slow_leave(700);
     let Scene { world, faults, client, held } = scene;
@@ -334,7 +334,7 @@ async fn contenders_of_one_client_ride_out_one_outage_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_down_when_a_wait_runs_out_is_not_called_busy() {
+async fn a_store_that_is_down_when_a_wait_times_out_is_not_called_busy() {
     let scene = Scene::new().await;
     let Scene { world, faults, client, .. } = &scene;
     let mutex = client.mutex("a").ttl(secs(3));
@@ -423,7 +423,7 @@ mod processes {
     }
 
     #[tokio::test]
-    async fn a_program_that_ends_when_its_wait_ran_out_leaves_nothing_in_the_store() {
+    async fn a_program_that_ends_when_its_wait_timed_out_leaves_nothing_in_the_store() {
         let server = RedisServer::start();
         let holder = Client::connect(server.url()).await.unwrap();
         let _a = holder.mutex("a").lock().await.unwrap();
@@ -500,7 +500,7 @@ async fn a_dropped_guard_does_so_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_that_broke_off_is_given_up_for_good_when_that_is_told() {
+async fn a_try_that_broke_off_is_cleaned_up_when_its_error_is_returned() {
     let world = World::new();
     let (_faults, client) = broken(&world, ms(700)).await;
     let error = client.mutex("a").try_lock().await.unwrap_err();
@@ -509,7 +509,7 @@ async fn a_try_that_broke_off_is_given_up_for_good_when_that_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_has_left_is_not_brought_back_to_its_place() {
+async fn a_waiter_that_has_left_is_not_brought_back_to_its_position() {
     let world = World::new();
     let holder = world.client().mutex("a").lock().await.unwrap();
     let faults = FaultStore::new(Arc::new(world.store.clone()));

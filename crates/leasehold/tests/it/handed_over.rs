@@ -13,7 +13,7 @@ fn faulty(world: &World) -> FaultStore {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_handed_over_counts_from_the_heartbeat_and_not_from_the_message() {
+async fn a_notified_lease_counts_from_the_heartbeat_and_not_from_the_message() {
     let world = World::new();
     let guard = world.client().mutex("a").lock().await.unwrap();
     let mutex = world.client().mutex("a").ttl(secs(30)).renew(false);
@@ -44,7 +44,7 @@ async fn a_renewal_counts_from_when_it_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_on_its_way_when_the_lease_comes_puts_no_ghost_in_line() {
+async fn a_heartbeat_on_its_way_when_the_lease_comes_puts_no_ghost_in_the_queue() {
     let world = World::new();
     let faults = faulty(&world);
     let guard = world.client().mutex("a").lock().await.unwrap();
@@ -90,7 +90,7 @@ async fn a_lease_goes_back_through_the_store_after_fifty_milliseconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_takes_a_place_over_waits_under_its_own_limit() {
+async fn a_contender_that_takes_a_position_over_waits_under_its_own_limit() {
     let world = World::new();
     let _held = world.stranger_takes("a", secs(3)).await;
     let client = world.client();
@@ -107,7 +107,7 @@ async fn whoever_takes_a_place_over_waits_under_its_own_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_channel_that_comes_back_makes_its_waiters_ask_at_once() {
+async fn a_channel_that_comes_back_makes_its_waiters_poll_at_once() {
     let world = World::new();
     let faults = faulty(&world);
     let guard = world.client().mutex("a").lock().await.unwrap();
@@ -126,7 +126,7 @@ async fn a_channel_that_comes_back_makes_its_waiters_ask_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_becomes_the_first_is_up_when_the_holders_lease_runs_out() {
+async fn a_waiter_that_becomes_the_first_is_up_when_the_holders_lease_expires() {
     let world = World::new();
     let _dead = world.stranger_takes("a", secs(2)).await;
     let started = tokio::time::Instant::now();
@@ -144,7 +144,7 @@ async fn a_waiter_that_becomes_the_first_is_up_when_the_holders_lease_runs_out()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_keeps_its_place_though_every_other_heartbeat_is_lost() {
+async fn a_waiter_keeps_its_position_though_every_other_heartbeat_is_lost() {
     let world = World::new();
     let faults = faulty(&world);
     faults.messages(Messages::Vanish);
@@ -167,7 +167,7 @@ async fn a_waiter_keeps_its_place_though_every_other_heartbeat_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_contender_that_gives_up_leaves_its_process_the_place_in_line() {
+async fn a_contender_that_leaves_keeps_the_position_for_its_process() {
     let world = World::new();
     let held = world.client().mutex("a").lock().await.unwrap();
     let client = world.client();

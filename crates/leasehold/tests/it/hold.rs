@@ -26,7 +26,7 @@ async fn a_held_lock_outlives_its_ttl_for_as_long_as_it_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_ends_and_says_so_before_somebody_else_can_have_it() {
+async fn a_fixed_lease_ends_and_says_so_before_another_holder_can_have_it() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("a").ttl(secs(10)).renew(false).lock().await.unwrap();
@@ -39,7 +39,7 @@ async fn a_fixed_lease_ends_and_says_so_before_somebody_else_can_have_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_taken_away_is_lost_at_the_next_renewal() {
+async fn a_force_released_lease_is_lost_at_the_next_renewal() {
     let world = World::new();
     let client = world.client();
     let guard = client.mutex("a").ttl(secs(30)).lock().await.unwrap();
@@ -53,7 +53,7 @@ async fn a_lease_taken_away_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_tells_late_from_lost() {
+async fn a_release_distinguishes_late_from_lost() {
     let world = World::new();
     let client = world.client();
     let mutex = client.mutex("a").ttl(secs(1)).renew(false);
@@ -74,7 +74,7 @@ async fn a_release_tells_late_from_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn prolonging_too_late_tells_late_from_lost() {
+async fn prolonging_too_late_distinguishes_late_from_lost() {
     let world = World::new();
     let client = world.client();
     let mutex = client.mutex("a").ttl(secs(1)).renew(false);
@@ -209,7 +209,7 @@ async fn a_panic_while_holding_gives_the_lock_up() {
 }
 
 #[test]
-fn a_runtime_shut_down_while_holding_hangs_nobody_and_leaves_it_to_the_ttl() {
+fn a_runtime_shut_down_while_holding_hangs_no_caller_and_leaves_it_to_the_ttl() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = ManualClock::new();
     let store = leasehold_embedded::MemoryStore::with_clock(Arc::new(clock.clone()));
@@ -252,7 +252,7 @@ async fn a_body_is_cut_short_when_its_lease_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lease_is_taken_up_by_another_client() {
+async fn a_detached_lease_is_adopted_by_another_client() {
     let world = World::new();
     let guard = world.client().mutex("a").ttl(secs(10)).lock().await.unwrap();
     let fence = guard.fence().unwrap();
@@ -351,7 +351,7 @@ async fn work_that_hangs_loses_its_lease_and_work_that_gets_on_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_handed_on_and_detached_keeps_the_fence_that_its_holder_showed() {
+async fn a_lease_handed_off_and_detached_keeps_the_fence_that_its_holder_showed() {
     let world = World::new();
     let client = world.client();
     let mutex = client.mutex("a");

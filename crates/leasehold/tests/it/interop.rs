@@ -99,7 +99,7 @@ async fn a_lease_is_renewed_in_every_layout() {
 }
 
 #[tokio::test]
-async fn somebody_elses_release_wakes_a_waiter_that_does_not_ask_meanwhile() {
+async fn another_programs_release_wakes_a_waiter_that_does_not_poll_meanwhile() {
     let server = RedisServer::start();
     does(&server, &["SET", "orders", "another's", "PX", "600000"]);
     let locks = Plain::connect(server.url(), Layout::RedisPy).await.unwrap();
@@ -115,7 +115,7 @@ async fn somebody_elses_release_wakes_a_waiter_that_does_not_ask_meanwhile() {
 }
 
 #[tokio::test]
-async fn an_expiry_that_somebody_cuts_short_is_waited_for() {
+async fn an_expiry_that_another_program_cuts_short_is_waited_for() {
     let server = RedisServer::start();
     does(&server, &["SET", "orders", "another's", "PX", "600000"]);
     let locks = Plain::connect(server.url(), Layout::Redsync).await.unwrap();
@@ -288,7 +288,7 @@ async fn redissons_fenced_lock_issues_growing_numbers() {
 }
 
 #[tokio::test]
-async fn a_release_tells_waiters_in_the_way_of_the_library() {
+async fn a_release_notifies_waiters_in_the_way_of_the_library() {
     let server = RedisServer::start();
     let url = server.url();
     for (layout, pattern) in
@@ -337,7 +337,7 @@ async fn what_a_layout_lacks_is_unsupported() {
 }
 
 #[tokio::test]
-async fn what_all_locks_are_told_goes_for_each_of_them() {
+async fn the_settings_of_all_locks_go_for_each_of_them() {
     let server = RedisServer::start();
     let usual = LockOptions::new().ttl(secs(1)).renew(false).wait_limit(WaitLimit::Ttl);
     let plain = Plain::connect(server.url(), Layout::Redislock).await.unwrap().options(&usual);
@@ -439,7 +439,7 @@ async fn short_holds_among_many_who_wait_are_not_taken_for_lost() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_server_tracks_nothing_asks() {
+async fn a_waiter_whose_server_tracks_nothing_polls() {
     let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
     let locks = Plain::connect(server.url_for("poor", "x"), Layout::Plain).await.unwrap();
     does(&server, &["SET", "a", "another's", "PX", "600000"]);

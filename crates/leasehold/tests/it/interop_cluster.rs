@@ -61,7 +61,7 @@ async fn a_node_opened_as_one_server_takes_no_lock() {
 }
 
 #[tokio::test]
-async fn the_node_that_has_a_lock_tells_its_waiters_and_its_holder() {
+async fn the_node_that_has_a_lock_notifies_its_waiters_and_its_holder() {
     let cluster = three_nodes().await;
     let locks = Plain::connect(cluster.url(), Layout::RedisPy).await.unwrap();
     for name in ["a", "b", "c", "d"] {

@@ -128,7 +128,7 @@ async fn hand_on_beside_a_request(client: &Client, asked: impl Fn() -> usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_given_up_before_the_request_that_asks_for_it() {
+async fn no_cleanup_comes_before_its_request() {
     let slow = Slow::default();
     // A lease is handed off for a short time only, so on a busy machine it may go through the
     // store.
@@ -223,7 +223,7 @@ fn pass_a_request_on(end: impl FnOnce(Runtime)) {
 }
 
 #[test]
-fn a_request_whose_runtime_has_ended_is_asked_anew_by_the_next_in_line() {
+fn a_request_whose_runtime_has_ended_is_repeated_by_the_next_in_the_queue() {
     pass_a_request_on(Runtime::shutdown_background);
 }
 
@@ -235,7 +235,7 @@ fn a_request_whose_runtime_is_held_up_is_waited_for_as_long_as_a_call_takes() {
 }
 
 #[test]
-fn a_try_that_is_dropped_on_its_way_is_given_up_whatever_its_runtime_does() {
+fn a_try_that_is_dropped_on_its_way_is_abandoned_whatever_its_runtime_does() {
     let slow = Slow::default();
     let left = || slow.seen(|seen| seen.left);
     let (driven, forsaken) = (new_runtime(), new_runtime());
@@ -292,7 +292,7 @@ fn a_heartbeat_that_was_overtaken_by_the_lease_holds_its_release_up_no_longer_th
 }
 
 #[test]
-fn a_runtime_that_is_held_up_keeps_no_place_in_line() {
+fn a_runtime_that_is_blocked_keeps_no_position() {
     let slow = Slow::default();
     let runtime = new_runtime();
     let begun = || slow.seen(|seen| seen.begun);

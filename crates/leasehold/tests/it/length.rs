@@ -122,7 +122,7 @@ async fn a_shortening_that_arrives_late_makes_no_second_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_length_is_not_handed_on_to_the_next_in_the_process() {
+async fn a_changed_length_is_not_handed_off_to_the_next_in_the_process() {
     for length in [secs(2), secs(600)] {
         let world = World::new();
         let mutex = world.client().mutex("a").ttl(secs(30));

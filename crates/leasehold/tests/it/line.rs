@@ -103,7 +103,7 @@ async fn contenders_that_wait_behind_a_waiter_in_its_process_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_gives_up_leaves_nothing_and_delays_nobody() {
+async fn a_waiter_that_leaves_leaves_nothing_and_delays_no_other() {
     let world = World::new();
     let guard = world.client().mutex("a").lock().await.unwrap();
     let client = world.client();
@@ -128,7 +128,7 @@ async fn a_waiter_that_gives_up_leaves_nothing_and_delays_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_holders_lock_is_taken_over_when_its_lease_runs_out() {
+async fn a_dead_holders_lock_is_taken_over_when_its_lease_expires() {
     let world = World::new();
     let _dead = world.stranger_takes("a", secs(7)).await;
     let started = tokio::time::Instant::now();
@@ -153,7 +153,7 @@ async fn a_dead_holders_lock_is_taken_over_in_time_though_answers_come_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_line_refuses_with_a_clear_error() {
+async fn a_full_queue_refuses_with_a_clear_error() {
     let world = World::new();
     let _guard = world.client().mutex("a").lock().await.unwrap();
     let client = world.client();
@@ -219,7 +219,7 @@ async fn a_contender_that_goes_before_it_hears_of_its_turn_passes_it_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_behind_another_learns_who_holds_the_lock() {
+async fn a_waiter_behind_another_learns_who_holds_the_lock() {
     let world = World::new();
     let holder = world.client();
     let _guard = holder.mutex("a").owner("web-7").ttl(secs(600)).lock().await.unwrap();
@@ -243,7 +243,7 @@ async fn whoever_waits_behind_another_learns_who_holds_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat() {
+async fn a_waiter_is_served_when_a_cooldown_ends_and_not_at_its_next_heartbeat() {
     let world = World::new();
     let guard = world.client().mutex("a").lock().await.unwrap();
     let mutex = world.client().mutex("a");
@@ -261,7 +261,7 @@ async fn a_waiter_is_served_when_a_cool_down_ends_and_not_at_its_next_heartbeat(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_told_while_an_answer_is_on_its_way_is_not_forgotten_for_it() {
+async fn a_notification_that_comes_while_an_answer_is_on_its_way_is_not_forgotten() {
     let world = World::new();
     let mutex = world.client().mutex("a").ttl(secs(600)).renew(false);
     let guard = mutex.lock().await.unwrap();

@@ -108,7 +108,7 @@ async fn a_renewal_that_failed_before_one_that_succeeded_is_no_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_cut_short_is_told_why() {
+async fn a_body_that_is_cut_short_learns_why() {
     let (_world, faults, client) = scene();
     fail_renewals(&faults, refused());
     let mutex = client.mutex("a").ttl(secs(6));
@@ -118,7 +118,7 @@ async fn a_body_that_is_cut_short_is_told_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_not_in_its_place_loses_its_leases_at_the_step_that_finds_it() {
+async fn a_store_whose_directory_is_gone_loses_its_leases_at_the_step_that_finds_it() {
     let (_world, faults, client) = scene();
     let guard = client.mutex("a").ttl(secs(60)).lock().await.unwrap();
     let second = client.mutex("b").ttl(secs(600)).lock().await.unwrap();

@@ -87,7 +87,7 @@ async fn all_are_taken_in_one_request_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_one_step_is_not_possible_what_was_taken_is_given_back() {
+async fn where_one_step_is_not_possible_the_taken_locks_are_released() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     unsupported(&faults);
@@ -214,7 +214,7 @@ async fn an_outage_that_costs_what_is_held_does_not_end_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ends_in_such_an_outage_ran_out() {
+async fn a_wait_that_ends_in_such_an_outage_timed_out() {
     let (world, outcome) = waits_through_an_outage(secs(3)).await;
     let error = outcome.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
@@ -223,7 +223,7 @@ async fn a_wait_that_ends_in_such_an_outage_ran_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_tells_how_long_it_was_in_all() {
+async fn a_wait_that_times_out_says_how_long_it_was_in_all() {
     let world = World::new();
     let a = world.client().mutex("a").lock().await.unwrap();
     let _b = world.client().mutex("b").lock().await.unwrap();
@@ -237,7 +237,7 @@ async fn a_wait_that_runs_out_tells_how_long_it_was_in_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_is_not_held_up_by_what_others_of_its_client_leave_behind() {
+async fn a_wait_that_times_out_is_not_delayed_by_the_cleanups_of_its_client() {
     let world = World::new();
     let _held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
@@ -275,7 +275,7 @@ async fn it_is_lost_when_any_of_them_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_given_twice_none_and_bad_ones_are_told() {
+async fn names_given_twice_none_and_bad_ones_are_reported() {
     let client = World::new().client();
     let error = client.multi(["b", "a", "b"]).try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);

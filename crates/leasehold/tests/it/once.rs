@@ -109,7 +109,7 @@ async fn a_failure_opens_it_again_if_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reopening_that_nobody_polls_reopens() {
+async fn an_unpolled_reopening_reopens() {
     let world = World::new();
     let job = world.client().once_per("a", secs(100));
     drop(job.try_start().await.unwrap().unwrap().release_and_reopen());
@@ -120,7 +120,7 @@ async fn a_reopening_that_nobody_polls_reopens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_whose_answer_was_lost_costs_nobody_the_period() {
+async fn a_start_whose_answer_was_lost_costs_no_other_the_period() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));
@@ -132,7 +132,7 @@ async fn a_start_whose_answer_was_lost_costs_nobody_the_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_closed_while_it_starts_costs_nobody_the_period() {
+async fn a_client_that_is_closed_while_it_starts_costs_no_other_the_period() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));

@@ -51,7 +51,7 @@ impl Visit for Text {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_its_own_lock_is_warned_once_and_told_when_the_wait_is_over() {
+async fn a_task_that_waits_for_its_own_lock_is_warned_once_and_again_at_the_end() {
     let warnings = Warnings::default();
     let _default = tracing::subscriber::set_default(warnings.clone());
     let client = World::new().client();

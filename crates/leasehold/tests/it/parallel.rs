@@ -40,7 +40,7 @@ async fn comes_to_rest(client: &Client, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_owner_s_tasks_are_inside_with_nobody_elses() {
+async fn an_owner_s_tasks_are_inside_with_no_others() {
     for clients in clients_of_stores().await {
         owners(&clients).await;
     }

@@ -7,7 +7,7 @@ use leasehold_testkit::sql::PostgreSql;
 use crate::support::{patiently, secs};
 
 #[tokio::test]
-async fn a_lock_is_held_waited_for_and_handed_on_in_a_table() {
+async fn a_lock_is_held_waited_for_and_granted_to_the_waiter_in_a_table() {
     let server = PostgreSql::start();
     let error = Client::connect(server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");

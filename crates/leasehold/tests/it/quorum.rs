@@ -119,7 +119,7 @@ async fn a_wait_at_nodes_of_which_most_are_full_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_wait_among_contenders_of_whom_nobody_has_a_majority_names_none_of_them() {
+async fn a_wait_among_contenders_without_a_majority_names_none_of_them() {
     let (servers, url) = three();
     let mut guards = Vec::new();
     for (server, owner) in servers.iter().zip(["one", "two", "three"]) {

@@ -100,7 +100,7 @@ async fn its_owner_takes_it_again_under_the_same_fence_and_the_store_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everybody_else_is_kept_out_until_the_last_hold_is_gone() {
+async fn all_other_callers_are_kept_out_until_the_last_hold_is_gone() {
     let world = World::new();
     let client = world.client();
     let owner = Owner::named("same name");
@@ -133,7 +133,7 @@ async fn the_process_is_one_owner_wherever_it_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_owner_name_is_told_when_locking() {
+async fn a_bad_owner_name_is_reported_when_locking() {
     let owner = Owner::named("x".repeat(5_000));
     let error = World::new().client().reentrant("a", &owner).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
@@ -179,7 +179,7 @@ async fn begin(future: Pin<&mut impl Future>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_before_its_caller_went_on_is_taken_anew() {
+async fn a_lease_lost_before_its_caller_went_on_is_acquired_again() {
     let world = World::new();
     let client = world.client();
     let lock = client.reentrant("a", &Owner::new()).ttl(secs(3)).renew(false);
@@ -303,7 +303,7 @@ async fn one_that_takes_it_again_rides_out_an_outage() {
 
 /// Whose release comes while another task of its owner is about to take it again, and fails.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_held_to_its_end_is_never_told_as_lost() {
+async fn a_lease_that_was_held_to_its_end_is_never_reported_lost() {
     for after in [0, 1, 1_000, 1_999, 2_000, 2_001, 2_100, 3_000] {
         let world = World::new();
         let faults = FaultStore::new(Arc::new(world.store.clone()));
@@ -373,7 +373,7 @@ async fn stays_idle(world: &World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_seen_by_all_guards_and_the_owner_can_take_it_anew() {
+async fn a_loss_is_seen_by_all_guards_and_the_owner_can_lock_again() {
     let world = World::new();
     let (client, owner) = (world.client(), Owner::new());
     let guards = [lock(&client, &owner).await, lock(&client, &owner).await];
@@ -394,7 +394,7 @@ async fn a_loss_is_seen_by_all_guards_and_the_owner_can_take_it_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_again_what_was_taken_away_is_a_new_lease_and_a_loss() {
+async fn locking_again_after_a_force_release_is_a_new_lease_and_a_loss() {
     let world = World::new();
     let (client, owner) = (world.client(), Owner::new());
     let outer = lock(&client, &owner).await;

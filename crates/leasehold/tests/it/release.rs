@@ -69,7 +69,7 @@ async fn a_release_that_was_not_answered_is_an_error_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_guard_tells_a_loss_by_its_release() {
+async fn every_kind_of_guard_reports_a_loss_by_its_release() {
     let world = World::new();
     let client = world.client();
     let lose = async |key: &str| {

@@ -237,7 +237,7 @@ async fn an_unanswered_upgrade_leaves_what_can_be_proven() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_unanswered_downgrade_nobody_writes() {
+async fn after_an_unanswered_downgrade_no_holder_writes() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));
@@ -288,7 +288,7 @@ async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_taken_away_is_neither_upgraded_nor_downgraded() {
+async fn a_force_released_lease_is_neither_upgraded_nor_downgraded() {
     let world = World::new();
     let client = world.client();
     let guard = client.rwlock("a").read().await.unwrap();
@@ -377,7 +377,7 @@ async fn waiting_to_read_and_to_write_can_be_dropped_at_every_await() {
 /// Three processes of two tasks under random faults, that read, write and upgrade: judged by what
 /// they believed.
 #[tokio::test(start_paused = true)]
-async fn random_faults_never_let_a_writer_and_anybody_else_in() {
+async fn random_faults_never_let_a_writer_and_another_holder_in() {
     let (mut upgraded, mut read) = (0, 0);
     for seed in 0..20 {
         let world = World::new();
@@ -526,7 +526,7 @@ async fn a_shorter_length_in_doubt_stays_believed_in_another_mode() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_asked_to_let_go_knows_it_in_another_mode() {
+async fn a_holder_with_a_release_request_knows_it_in_another_mode() {
     let world = World::new();
     let client = world.client();
     let writer = client.rwlock("a").write().await.unwrap();

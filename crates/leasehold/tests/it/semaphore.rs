@@ -99,7 +99,7 @@ async fn who_wants_many_is_not_passed_over_by_those_who_want_few() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_permit_runs_out_and_says_who_has_one() {
+async fn waiting_for_a_permit_times_out_and_says_who_has_one() {
     let world = World::new();
     let _held = world.client().semaphore("a", 1).owner("web-7").acquire().await.unwrap();
     let error = world.client().semaphore("a", 1).acquire_within(ms(50)).await.unwrap_err();
@@ -193,7 +193,7 @@ async fn who_takes_the_stored_limit_is_not_refused_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changing_the_limit_is_for_everybody_and_takes_nothing_away() {
+async fn changing_the_limit_is_for_all_users_and_ends_no_lease() {
     let world = World::new();
     let three = world.client().semaphore("a", 3);
     // Nobody uses it: there is no limit to change, and the next user sets it.
@@ -226,7 +226,7 @@ async fn changing_the_limit_is_for_everybody_and_takes_nothing_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn some_permits_can_be_given_back_and_the_others_kept() {
+async fn some_permits_can_be_released_and_the_others_kept() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let semaphore = world.client_of(Arc::new(faults.clone())).semaphore("a", 5);

@@ -157,7 +157,7 @@ async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_
 }
 
 #[tokio::test]
-async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
+async fn a_queue_moves_on_though_its_subscriptions_are_killed_all_the_time() {
     let server = Arc::new(RedisServer::start());
     let holder = Client::connect(server.url()).await.unwrap();
     let guard = holder.mutex("a").lock().await.unwrap();
@@ -197,7 +197,7 @@ async fn a_line_moves_on_though_its_subscriptions_are_killed_all_the_time() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_a_full_server_refuses_leaves_the_line_and_its_lock_to_others() {
+async fn a_waiter_that_a_full_server_refuses_leaves_the_queue_and_its_lock_to_others() {
     let server = RedisServer::start();
     let holder = Client::connect(server.url()).await.unwrap();
     let waiter = Client::connect(server.url()).await.unwrap();

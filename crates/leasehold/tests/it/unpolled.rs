@@ -34,7 +34,7 @@ fn world(ttl: Duration) -> (World, Client, Mutex) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_handed_to_a_future_that_nobody_polls_goes_back_to_the_store() {
+async fn a_lease_handed_to_an_unpolled_future_goes_back_to_the_store() {
     for ttl in [ms(500), secs(30)] {
         let (world, _client, mutex) = world(ttl);
         let held = mutex.lock().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_lease_handed_to_a_future_that_nobody_polls_goes_back_to_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_handed_to_a_future_that_nobody_polls_goes_to_the_next_of_its_client() {
+async fn a_lease_handed_to_an_unpolled_future_goes_to_the_next_of_its_client() {
     let (world, _client, mutex) = world(secs(30));
     let held = mutex.lock().await.unwrap();
     let sleeper = left_alone(&mutex);
@@ -79,7 +79,7 @@ async fn a_lease_handed_to_a_future_that_nobody_polls_goes_to_the_next_of_its_cl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_contender_on_the_wire_that_nobody_polls_is_overtaken_by_those_behind_it() {
+async fn an_unpolled_contender_on_the_wire_is_overtaken_by_those_behind_it() {
     let (world, client, mutex) = world(secs(2));
     let held = world.stranger_takes("a", secs(10)).await;
     let mut sleeper = left_alone(&mutex);
@@ -106,7 +106,7 @@ async fn a_contender_on_the_wire_that_nobody_polls_is_overtaken_by_those_behind_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_handed_on_is_renewed_at_its_time_once_it_was_taken() {
+async fn a_lease_handed_off_is_renewed_at_its_time_once_it_was_taken() {
     let world = World::new();
     let faults = Arc::new(FaultStore::new(Arc::new(world.store.clone())));
     let client = world.client_of(Arc::<FaultStore>::clone(&faults));

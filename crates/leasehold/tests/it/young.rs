@@ -67,7 +67,7 @@ async fn a_store_that_is_away_when_it_was_to_grant_is_given_half_a_minute_from_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_ends_before_is_kept_and_the_time_is_told() {
+async fn a_limit_that_ends_before_is_kept_and_the_time_is_reported() {
     let (_faults, client, grants_at) = scene(secs(60), Duration::ZERO);
     let began = Instant::now();
     for (mutex, waits) in
@@ -87,7 +87,7 @@ async fn a_limit_that_ends_before_is_kept_and_the_time_is_told() {
 }
 
 #[tokio::test]
-async fn those_who_wait_keep_their_places_while_a_server_that_was_restarted_grants_nothing() {
+async fn waiters_keep_their_positions_while_a_restarted_server_warms_up() {
     let start = || {
         let config = "appendfsync always";
         let primary = RedisServer::builder().appendonly().config(config).start();

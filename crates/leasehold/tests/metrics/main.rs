@@ -66,7 +66,7 @@ fn lock(client: &Client, key: &str) -> Mutex {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_becomes_of_each_lock_is_counted() {
+async fn the_events_of_each_lock_are_counted() {
     let handle = PrometheusBuilder::new().install_recorder().unwrap();
     let client = Client::connect("memory:").await.unwrap();
 

@@ -104,7 +104,7 @@ fn in_any_race_of_threads_no_write_follows_one_with_a_higher_fence() {
 }
 
 #[test]
-fn a_read_shuts_the_late_holder_out() {
+fn a_read_shuts_the_stale_holder_out() {
     let cell = FencedCell::new("early");
     assert_eq!(cell.read(fence(2), |value| *value), Ok("early"));
     assert_eq!(cell.replace(fence(1), "late"), Err(StaleFence::new(fence(2), fence(1))));

@@ -85,7 +85,7 @@ fn a_refused_command_is_not_run_and_a_passed_one_is() {
 }
 
 #[test]
-fn a_read_shuts_the_late_holder_out() {
+fn a_read_shuts_the_stale_holder_out() {
     let resource = Resource::new("read");
     assert_eq!(resource.call(fence(2), &["GET", &resource.data]), passed(Reply::Nil));
     assert_eq!(resource.set(fence(1), "late"), refused(fence(2)));

@@ -94,7 +94,7 @@ fn a_lease_is_renewed_while_its_holder_blocks() {
 }
 
 #[test]
-fn a_wait_that_runs_out_says_who_holds_the_lock() {
+fn a_wait_that_times_out_says_who_holds_the_lock() {
     let (store, client) = world();
     let guard = client_of(&store).mutex("key").owner("web-7").lock().wait().unwrap();
     let error = client.mutex("key").lock_within(SHORT).wait().unwrap_err();
@@ -143,7 +143,7 @@ fn a_held_lease_is_not_lost_within_any_limit() {
 }
 
 #[test]
-fn a_lease_taken_away_by_an_operator_is_told_to_its_holder() {
+fn a_force_release_is_reported_to_the_holder() {
     let (store, client) = world();
     let guard = client.mutex("key").ttl(Duration::from_secs(1)).lock().wait().unwrap();
     let operator = client_of(&store);
@@ -154,7 +154,7 @@ fn a_lease_taken_away_by_an_operator_is_told_to_its_holder() {
 }
 
 #[test]
-fn a_lease_can_be_given_a_new_length_and_taken_anew() {
+fn a_lease_can_get_a_new_length_and_be_acquired_again() {
     let (_, client) = world();
     let guard = client.mutex("key").renew(false).lock().wait().unwrap();
     guard.renew_to(Duration::from_secs(600)).wait().unwrap();
@@ -232,7 +232,7 @@ fn a_body_runs_under_the_lock_and_its_value_comes_back() {
 }
 
 #[test]
-fn a_body_that_outlives_its_lease_is_told_whether_somebody_else_was_there() {
+fn a_body_that_outlives_its_lease_learns_whether_another_holder_was_there() {
     let (store, client) = world();
     let mutex = client.mutex("key").renew(false).ttl(SHORT);
     let late = mutex

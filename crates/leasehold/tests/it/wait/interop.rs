@@ -11,7 +11,7 @@ use super::{EVER, eventually};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn a_thread_is_woken_by_another_program_and_told_when_it_ends_the_lease() {
+fn a_thread_is_woken_by_another_program_and_learns_when_it_ends_the_lease() {
     let server = RedisServer::start();
     drop(server.cli(&["SET", "orders", "another's", "PX", "600000"]));
     let locks = Plain::connect(server.url(), Layout::Redislock).wait().unwrap();
@@ -33,7 +33,7 @@ fn a_thread_is_woken_by_another_program_and_told_when_it_ends_the_lease() {
 }
 
 #[test]
-fn a_lock_that_is_locked_again_is_refreshed_or_taken_anew() {
+fn a_lock_that_is_locked_again_is_refreshed_or_acquired_again() {
     let server = RedisServer::start();
     let locks = Plain::connect(server.url(), Layout::Redislock).wait().unwrap();
     let mutex = locks.mutex("a").ttl(HOUR).renew(false);

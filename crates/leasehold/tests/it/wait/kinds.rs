@@ -160,7 +160,7 @@ fn a_leader_is_seen_and_follows_another() {
 }
 
 #[test]
-fn a_holder_is_asked_to_let_go() {
+fn a_holder_is_requested_to_release() {
     let (store, client) = world();
     let guard = client.mutex("a").lock().wait().unwrap();
     assert!(guard.asked().wait_within(SHORT).unwrap().is_none());

@@ -29,9 +29,9 @@ fn ours() -> usize {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave() {
+fn all_clients_of_a_process_share_one_thread_which_cleans_up_what_they_leave() {
     alone(
-        "wait::thread::all_clients_of_a_process_share_one_thread_which_gives_up_what_they_leave",
+        "wait::thread::all_clients_of_a_process_share_one_thread_which_cleans_up_what_they_leave",
         || {
             let others = threads().len();
             let (store, client) = world();

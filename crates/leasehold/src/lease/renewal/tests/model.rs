@@ -437,7 +437,7 @@ impl World {
 
 /// Time stands still between two steps, so nothing here depends on how fast the machine is.
 #[tokio::test]
-async fn every_lease_is_renewed_when_it_is_due_and_none_is_forgotten_whatever_befalls_them() {
+async fn every_lease_is_renewed_when_it_is_due_and_none_is_forgotten_under_any_fault() {
     let (mut renewed, mut retried, mut handed_on) = (0, 0, 0);
     for seed in 0..24 {
         let mut world = World::new(seed).await;
