@@ -19,9 +19,9 @@ use crate::ttl::Ttl;
 
 mod changing;
 mod holding;
-mod line;
 mod no_grants;
 mod properties;
+mod queue;
 mod set_back;
 
 /// A waiter's heartbeat timeout here, and so how long a lease handed to it runs.

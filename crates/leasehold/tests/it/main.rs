@@ -29,17 +29,16 @@ mod examples;
 mod failover;
 mod faults;
 mod fencing;
-mod giving_up;
 mod guards;
-mod handed_over;
+mod handed_off;
 mod hold;
 #[cfg(feature = "interop")]
 mod interop;
 #[cfg(feature = "interop")]
 mod interop_cluster;
+mod leaving;
 mod left_behind;
 mod length;
-mod line;
 #[cfg(all(feature = "embedded", feature = "macros"))]
 mod locked;
 mod losses;
@@ -56,6 +55,7 @@ mod processes;
 mod programs;
 #[cfg(feature = "redis")]
 mod proofs;
+mod queue;
 #[cfg(all(feature = "embedded", feature = "quorum", feature = "redis"))]
 mod quorum;
 mod reentrant;
@@ -73,4 +73,4 @@ mod unpolled;
 #[cfg(feature = "embedded")]
 mod wait;
 #[cfg(feature = "redis")]
-mod young;
+mod warm_up;

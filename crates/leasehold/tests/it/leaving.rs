@@ -444,7 +444,7 @@ mod processes {
         for kind in kinds {
             for turn in 0..3 {
                 let mut command = Command::new(std::env::current_exe().unwrap());
-                command.args(["giving_up::processes::program", "--exact", "--nocapture"]);
+                command.args(["leaving::processes::program", "--exact", "--nocapture"]);
                 command.env(URL, server.url()).env(KIND, kind).stdout(Stdio::null());
                 let ended =
                     tokio::task::spawn_blocking(|| TestProcess::spawn(command).unwrap().wait());
