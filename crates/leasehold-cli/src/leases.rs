@@ -240,6 +240,14 @@ impl Leases {
         !losses.is_empty() && losses.iter().all(|(_, loss)| loss.reason() == LossReason::MaxHold)
     }
 
+    /// The message that leasehold itself was stopped or starved until the leases had expired.
+    pub(crate) fn told_of_delay(&self, then: &str) -> String {
+        let names = self.names();
+        let next = self.iter().next().map(HeldLease::key);
+        let next = next.map_or_else(String::new, |key| after_a_loss(key, self.numbers));
+        format!("lost {names}: leasehold was delayed until the lease expired; {then}{next}")
+    }
+
     fn told(&self, lease: &HeldLease, loss: &Loss, then: &str) -> String {
         let key = lease.key();
         if loss.reason() == LossReason::MaxHold {

@@ -231,7 +231,7 @@ impl<'a> Runner<'a> {
                 let (client, of, at_once) =
                     (client.clone(), leases.clone(), self.job.on_ask.is_some());
                 let asking = tokio::spawn(async move {
-                    // Nobody listens any more once the command has ended.
+                    // Once the command has ended there is no receiver.
                     tell.send(of.asked(&client, at_once).await).ok();
                 });
                 let supervisor = Supervisor {
@@ -275,14 +275,8 @@ impl<'a> Runner<'a> {
                     terminal.take_back(None);
                 }
                 if page.may_have_killed() {
-                    return Err(Failure::new(
-                        Exit::Lost,
-                        format!(
-                            "lost {}: leasehold was delayed until the lease expired, so the \
-                             command was not started",
-                            leases.names()
-                        ),
-                    ));
+                    let lost = leases.told_of_delay("the command was not started");
+                    return Err(Failure::new(Exit::Lost, lost));
                 }
                 return Err(failure);
             }

@@ -304,10 +304,7 @@ impl Supervisor<'_> {
     /// Tells of the loss, and of what follows.
     fn tell_of_loss(&mut self, then: &str) {
         if self.leases.is_held() {
-            output::message(&format!(
-                "lost {}: leasehold was delayed until the lease expired; the command is stopped",
-                self.leases.names()
-            ));
+            output::message(&self.leases.told_of_delay("the command is stopped"));
         }
         self.loss = Some(Loss { overtime: self.leases.tell_of_losses(then) });
     }
@@ -332,7 +329,7 @@ impl Supervisor<'_> {
         self.signal(signal);
         // A stopped process can't heed it.
         self.signal(libc::SIGCONT);
-        // What has the first process for its parent is asked when that has ended.
+        // Children of the first process get their signal when that has ended.
         let group = self.child.has_ended();
         self.asks = Some((signal, group));
         self.child.ask_the_parentless(signal, group);
@@ -410,7 +407,7 @@ impl Supervisor<'_> {
     /// where it was.
     fn go_on(&mut self, stopped_by: Option<libc::c_int>) {
         self.stop_asked = false;
-        // First of all: nobody knows for how long we stood still.
+        // First of all: the stop may have been of any length.
         if !self.leases.is_held() {
             return;
         }
@@ -420,7 +417,8 @@ impl Supervisor<'_> {
             (Some(terminal), Some(_)) => {
                 self.has_terminal = terminal.give(self.child.pid()).is_ok();
             }
-            // Nobody has put us in front: it would ask again at once, for ever.
+            // No shell has put us in front: the command would request the terminal again at once,
+            // for ever.
             (None, Some(signal)) if terminal::is_a_request(signal) => return,
             _ => {}
         }

@@ -244,7 +244,9 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
     let at = server.addr();
     let site = Site::at(server.url_for("", ""));
     let semaphore = Site::at(server.url_for("", "open-sesame"));
-    let mut holders = ["hold many --limit 3", "hold one --owner web-7 --meta job=report"]
+    let (long, owner) = ("long/".repeat(50), "web-".repeat(60));
+    let of_long = format!("hold {long} --owner {owner} --meta job={}", "report".repeat(20));
+    let mut holders = ["hold many --limit 3", "hold one --owner web-7 --meta job=report", &of_long]
         .map(|line| semaphore.start(line.split(' ').chain(["--ignore-stdin"])));
     holders.iter_mut().for_each(|holder| drop(holder.line()));
     fs::create_dir(site.path("other")).unwrap();
@@ -253,6 +255,12 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
     let open = semaphore.store();
     let five = [1, 2, 3, 4, 5].map(|port| format!("127.0.0.1:{port}")).join(",");
     let unlike = format!("quorum:redis://127.0.0.1:1,redis+unix:///no/socket,redis://{at}");
+    let shards =
+        format!("spread:{}", [1, 2, 3].map(|p| format!("s{p}=redis://127.0.0.1:{p}")).join(","));
+    let (far, word) = (format!("{}example.com", "far-away.".repeat(20)), "colour".repeat(30));
+    let (busy, timed_out) =
+        (format!("run {long} -n -- true"), format!("run {long} -w 1ms -- true"));
+    let limit = format!("run {long} -n --limit 4 -- true");
     for (store, line, part) in [
         ("redis://h?colour=a", "run k -- true", "unknown setting colour"),
         ("redis://h?prefx=a", "run k -- true", "did you mean prefix?"),
@@ -265,6 +273,12 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
         (open, "wait many --permits 4", "never free"),
         (open, "run one -n -- true", "is held by"),
         (open, "run one -w 1ms -- true", "timed out"),
+        (open, &busy, "is held by"),
+        (open, &timed_out, "timed out"),
+        (open, &limit, "use another name"),
+        (&format!("redis://{far}?{word}=a&colour=b"), "run k -- true", "unknown setting"),
+        (&format!("redis://{far}?colours=a"), "run k -- true", "unknown setting colours"),
+        (&shards, "run k -- true", "check that the server is running"),
         (&format!("redis://{at}"), "run k -- true", "LEASEHOLD_PASSWORD"),
         (&format!("redis://:open@{at}"), "run k -- true", "LEASEHOLD_PASSWORD"),
         (&format!("redis://reader:reads@{at}"), "run k -n -- true", "leasehold doctor --acl"),
@@ -282,6 +296,22 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
         assert!(more <= 1 || store.starts_with("quorum"), "{more} semicolons: {message}");
     }
     assert_eq!(own_words("acquire \"a b\" at redis://h/1: in use; run `leasehold ls`"), 7);
+}
+
+/// Its help is the page for the night.
+#[test]
+fn each_message_about_a_loss_ends_with_the_advice_that_names_why() {
+    let is_of_a_loss = |text: &str| text.starts_with("lost ") || text.contains("have been lost");
+    let of_losses: Vec<_> = messages()
+        .into_iter()
+        .filter(|(file, _, text)| {
+            file.components().any(|part| part.as_os_str() == "leasehold-cli") && is_of_a_loss(text)
+        })
+        .collect();
+    assert!(of_losses.len() >= 4, "{of_losses:?}");
+    for (file, _, text) in of_losses {
+        assert!(text.ends_with("{next}"), "{}: {text}", file.display());
+    }
 }
 
 #[test]
