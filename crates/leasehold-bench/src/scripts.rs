@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
                 }
                 Ok(())
             }
-            answer => bail!("not in line: {answer:?}"),
+            answer => bail!("not in the queue: {answer:?}"),
         }
     }
 

@@ -248,7 +248,7 @@ mod linux {
             // SAFETY: the call touches no memory of this process.
             let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
             let handle = RawFd::try_from(handle).ok().filter(|handle| *handle >= 0)?;
-            // SAFETY: it was opened just now, and nobody else has it.
+            // SAFETY: it was opened just now, and has no other owner.
             Some(unsafe { OwnedFd::from_raw_fd(handle) })
         }
 
@@ -317,7 +317,7 @@ mod linux {
         }
 
         fn list_mut(&mut self) -> &mut [Process] {
-            // SAFETY: as above, and nobody else has the mapping.
+            // SAFETY: as above, and the mapping has no other owner.
             unsafe { std::slice::from_raw_parts_mut(self.place.as_ptr(), self.length) }
         }
 

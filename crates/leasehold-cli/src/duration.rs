@@ -31,7 +31,7 @@ pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
     Ttl::new(parse(text)?).map_err(|error| error.to_string())
 }
 
-/// Reads a cool-down.
+/// Reads a cooldown.
 pub(crate) fn cooldown(text: &str) -> Result<Cooldown, String> {
     Cooldown::new(parse(text)?).map_err(|error| error.to_string())
 }

@@ -102,7 +102,7 @@ pub(crate) fn chains(
                 }
             }
             for (by, is_itself) in ways {
-                // Tasks of one process that take turns wait for nobody else.
+                // Tasks of one process that alternate wait only for each other.
                 let takes_turns = |info: &HolderInfo| is_itself && info.owner == waiter.owner;
                 let to = holders().filter(|holder| !takes_turns(holder.info));
                 edges.entry(by).or_default().extend(to.map(|holder| (waiter, holder)));

@@ -34,8 +34,8 @@ impl Inherited {
     /// it back with its default action.
     pub(crate) fn look() -> Self {
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: with a null set nothing is changed and the present mask is written to `mask`,
-        // which is initialized in any case.
+        // SAFETY: with a null set the mask stays and is written to `mask`, which is initialized in
+        // any case.
         let mask = unsafe {
             libc::sigemptyset(mask.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
@@ -44,8 +44,8 @@ impl Inherited {
         let mut ignored = 0;
         for signal in 1..SIGNALS_END {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: with a null action nothing is changed; all-zero bytes are a valid
-            // `sigaction`, so reading it is sound even when the call fails.
+            // SAFETY: with a null action the handler stays; all-zero bytes are a valid `sigaction`,
+            // so reading it is sound even when the call fails.
             let action = unsafe {
                 libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
                 action.assume_init()
@@ -65,7 +65,7 @@ impl Inherited {
 
     /// Sets the mask of the calling thread to the original one. Async-signal-safe.
     pub(crate) fn restore_mask(&self) -> io::Result<()> {
-        // SAFETY: `mask` is a valid set, and no previous mask is asked for.
+        // SAFETY: `mask` is a valid set, and the previous mask is not requested.
         let code = unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut())
         };
@@ -129,7 +129,7 @@ fn list_open() -> io::Result<Vec<RawFd>> {
         .filter(|number| *number > 2)
         .collect();
     let is_open = |number: &RawFd| {
-        // SAFETY: the call touches no memory; what is not open any more is told by an error.
+        // SAFETY: the call touches no memory; for a closed number it returns an error.
         unsafe { libc::fcntl(*number, libc::F_GETFD) >= 0 }
     };
     let mut numbers: Vec<_> = listed.into_iter().filter(is_open).collect();
@@ -152,8 +152,8 @@ pub(crate) fn close_on_exec_except(kept: &[RawFd]) -> io::Result<()> {
         }
     }
     for number in list_open()?.into_iter().filter(|number| !kept.contains(number)) {
-        // SAFETY: the number is used for two calls, which touch no memory; should it be closed
-        // meanwhile, as that of the listing is, they fail and nothing happens.
+        // SAFETY: the number is used for two calls, which touch no memory. If it is closed
+        // meanwhile, as the listing's own number is, they only fail.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         if let Ok(flags) = rustix::io::fcntl_getfd(fd) {
             rustix::io::fcntl_setfd(fd, flags | FdFlags::CLOEXEC)?;

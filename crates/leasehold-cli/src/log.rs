@@ -48,7 +48,7 @@ pub(crate) fn start(verbose: u8, numbers: Numbers) -> Outcome<()> {
         .without_time()
         .with_writer(|| Line(Vec::new()));
     let subscriber = tracing_subscriber::registry().with(filter).with(layer);
-    // Nothing else in this process sets one.
+    // This is the only place that sets one.
     drop(tracing::subscriber::set_global_default(subscriber));
     Ok(())
 }

@@ -137,8 +137,8 @@ fn carry_out(cli: &Cli, inherited: Inherited, files: Vec<RawFd>, in_background: 
         cmd::hold::background::close_files()?;
     }
     let context = Context::new(settings, inherited, files, cli.global.quiet);
-    // No other thread is needed: leases are renewed on one of the library's own, and so is the
-    // watchdog told of them, whatever holds this one up.
+    // No other thread is needed: the library's own thread renews leases and informs the watchdog of
+    // them, whatever delays this one.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

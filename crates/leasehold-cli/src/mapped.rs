@@ -24,7 +24,8 @@ impl<T: Sync> Mapped<T> {
             return Err(io::Error::last_os_error());
         }
         let place = NonNull::new(place.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the mapping is large enough, writable, aligned to a page, and nobody else's yet.
+        // SAFETY: the mapping is large enough, writable, aligned to a page, and has no other user
+        // yet.
         unsafe { place.write(value) };
         Ok(Self(place))
     }

@@ -176,7 +176,7 @@ impl Outer {
 
     /// A fence of such a command that blocks a hold of this kind.
     fn in_the_way(&self, info: &LockInfo, kind: Kind) -> Option<Fence> {
-        // Nothing is looked at where no holder tells of its process.
+        // Only holders that name their process are looked at.
         let around = match info.holders.iter().any(|holder| process_of(holder).is_some()) {
             true => Name::around_this_one(),
             false => Vec::new(),
@@ -212,7 +212,7 @@ impl Outer {
             // It does not wait.
             Kind::OncePer(_) => return None,
         };
-        // A newcomer waits for those in line, too.
+        // A newcomer waits for those in the queue, too.
         let in_line = info.waiters.iter().map(|waiter| match waiter.mode {
             Mode::Exclusive => Wanted::Alone,
             Mode::Permits { count, limit } => {

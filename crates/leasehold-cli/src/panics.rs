@@ -28,7 +28,7 @@ pub(crate) fn watch() {
         if thread::current().id() == main {
             return;
         }
-        // Once: where threads can't be had, each that is asked for says so.
+        // Once: if threads can't be made, each attempt says so.
         static ONCE: Once = Once::new();
         let text = info.to_string();
         ONCE.call_once(|| output::message(&failure(&text).message));

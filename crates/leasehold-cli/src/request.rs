@@ -217,7 +217,7 @@ impl Request {
             }
         });
         let taken = taken.await.and_then(|taken| taken);
-        // The time of a question that came to nothing is that of giving up, too.
+        // A request without an answer and the cleanup have one limit together.
         let came_to_nothing = !matches!(taken, Ok(Ok(Some(_))));
         context.close_by(answer_by.filter(|_| came_to_nothing));
         taken
@@ -379,7 +379,7 @@ impl Request {
     async fn obstacle(&self, client: &Client) -> leasehold::Result<Option<LockInfo>> {
         let (mut taken, mut in_use) = (None, None);
         if self.numbers != Numbers::Fences && self.keys.len() > 1 {
-            // What another library keeps does not tell this command's hold from that of others.
+            // Another library's record does not distinguish this command's hold from others.
             // Several are taken in the order of their names, so the last in use is not this one's.
             let mut keys: Vec<&Key> = self.keys.iter().collect();
             keys.sort_unstable_by(|a, b| b.cmp(a));

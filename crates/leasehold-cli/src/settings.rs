@@ -127,7 +127,7 @@ impl Settings {
         let read = StoreUrl::read(&store).ok();
         let public = match &read {
             Some(read) => place::in_full(read.without_passwords()),
-            // It can't be used, which connecting tells.
+            // It can't be used, which connecting reports.
             None => secret::redact(&place::in_full(&store)),
         };
         if read.is_some() {

@@ -303,10 +303,10 @@ pub(crate) fn suspend() {
     let stop = libc::SIGTSTP;
     let mut ignore = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     let mut previous = ignore;
-    // SAFETY: all-zero bytes are a valid `sigaction` with an empty mask and no flags; the actions
-    // set are SIG_IGN, SIG_DFL and the one that was there; `raise` returns once the thread has
-    // been stopped and continued. The rest of the group is told first, while this process is deaf
-    // to the signal, so that it does not stop in the middle.
+    // SAFETY: all-zero bytes are a valid `sigaction` with an empty mask and no flags. The actions
+    // set are SIG_IGN, SIG_DFL and the one that was there; `raise` returns once the thread has been
+    // stopped and continued. The rest of the group gets the signal first, while this process is
+    // deaf to the signal, so that it does not stop in the middle.
     unsafe {
         (*ignore.as_mut_ptr()).sa_sigaction = libc::SIG_IGN;
         libc::sigaction(stop, ignore.as_ptr(), previous.as_mut_ptr());
@@ -335,7 +335,7 @@ pub(crate) fn die_with_own_group(signal: c_int) {
 /// abandons the rest of that work when it is closed.
 ///
 /// The work begins even if the signal is there already: a release that never began would lose what
-/// it was to do besides, say the cool-down.
+/// it was to do besides, say the cooldown.
 pub(crate) async fn unless_interrupted<T>(
     signals: &mut Signals,
     work: impl Future<Output = T>,

@@ -80,7 +80,7 @@ pub(crate) fn shells_for(command: &str) -> &'static str {
 /// A name as the last argument of a command.
 fn last(name: &str) -> String {
     let word = quoted(name);
-    // Else it would be taken for an option.
+    // Else it would be read as an option.
     if name.starts_with('-') { format!("-- {word}") } else { word }
 }
 

@@ -76,9 +76,9 @@ mod imp {
         if page.addr() == NONE {
             return u64::from(std::process::id());
         }
-        // SAFETY: a page in `PAGE` is mapped, large enough, aligned, and never unmapped; it begins
-        // as zeros, which is a value of the type, and is changed as one only, by the kernel when
-        // it empties the page in a process that has not run yet.
+        // SAFETY: a page in `PAGE` is mapped, large enough, aligned, and stays mapped. It begins as
+        // zeros, which is a value of the type. Only the kernel changes it otherwise, when it
+        // empties the page in a process that has yet to run.
         let generation = unsafe { &*page };
         match generation.load(Ordering::Acquire) {
             0 => begin(generation),

@@ -130,7 +130,7 @@ pub fn rule(url: &str, user: &str, features: &[Feature]) -> Result<String> {
     let replicas = address.replicas.is_some_and(|replicas| replicas > 0);
     let on_disk = address.fsync == Some(true);
     if replicas && !on_disk && address.keep_leases != Some(true) {
-        // Servers are asked for their age.
+        // The client requests the servers' age.
         wanted.insert("info");
     }
     words.extend(

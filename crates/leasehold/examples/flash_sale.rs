@@ -27,8 +27,8 @@ pub(crate) async fn run(url: &str) -> leasehold::Result<()> {
     for buyer in 1..=BUYERS {
         let (client, stock) = (client.clone(), Arc::clone(&stock));
         buyers.push(tokio::spawn(async move {
-            // So many at a time, to spare the payment service. A buyer that crashes at the till
-            // keeps it only for the rest of the lease.
+            // A limited number at a time, to spare the payment service. A buyer that crashes at the
+            // till keeps it only for the rest of the lease.
             let till = client.semaphore("example/sale/tills", TILLS).acquire().await?;
             let item = client.mutex("example/sale/stock").lock().await?;
             // A buyer that was paused past the end of its lease is refused here.

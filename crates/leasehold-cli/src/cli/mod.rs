@@ -64,7 +64,7 @@ impl Cli {
     /// What was typed. Before a `--`, `run` takes several names; without
     /// one it takes the first word for the name and the rest for the command, as flock does.
     pub(crate) fn read(words: Vec<OsString>) -> Result<Self, clap::Error> {
-        // What is not right in a part of the definition is told by all of it, and so is help.
+        // A mistake in a part of the definition shows up with all of it, and so does its help.
         if let Some(part) = Self::part_for(&words)
             && let Ok(cli) = Self::read_by(part, &words)
         {
@@ -328,7 +328,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) job: Job,
 
-    // Last, for its heading in the help is that of everything after it.
+    // Last: the help puts everything after it under its heading.
     #[command(flatten)]
     pub(crate) kinds: Kinds,
 

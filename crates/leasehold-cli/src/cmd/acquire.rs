@@ -58,13 +58,13 @@ pub(crate) async fn acquire(args: &Acquire, context: &Context) -> Outcome {
         Err(failure) => Err(failure),
     };
     if written.is_err() {
-        // Nobody has got the leases, so nobody could end them. Should this fail, they end with
-        // their ttl.
+        // The leases reached no reader, so only this process can end them. Should this fail, they
+        // end with their ttl.
         for lease in &leases {
             drop(unless_interrupted(&mut signals, client.release(lease, None)).await);
         }
         if let Some(file) = file {
-            // It is private, and its leases are given back: no harm if it stays.
+            // It is private, and its leases are released: no harm if it stays.
             drop(file.remove(&leases));
         }
     }
@@ -127,7 +127,7 @@ impl Keeper<'_> {
             lease_file::lines(leases, layout)
         };
         match output::data_patiently(&text).await {
-            // A lease that nobody has read is no success, even where other data would do.
+            // A lease without a reader is a failure, even if other data would do.
             Err(failure) if failure.exit == Exit::Success && !in_file => {
                 Err(Failure::new(Exit::Output, "the lease could not be printed, so it is released"))
             }

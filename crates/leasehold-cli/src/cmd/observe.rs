@@ -41,7 +41,7 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
             line(leader)
         }
     };
-    // Which of the stores it is that nobody leads in.
+    // In which of the stores there is no leader.
     let tell_of_nobody = || {
         if !args.json && !context.quiet {
             let at = context.settings.place_looked_at();
@@ -67,7 +67,7 @@ async fn tell(args: &Observe, context: &Context) -> Outcome {
         match observer.changed().await {
             Ok(leader) => {
                 let now = text(leader.as_ref());
-                // Nobody is no news where there was no store.
+                // Without a store before, the lack of a leader is no news.
                 if printed.as_ref() != Some(&now) {
                     output::data_patiently(&now).await?;
                     if leader.is_none() {

@@ -198,7 +198,7 @@ async fn messages(holder: &Client, waiter: &Client, key: &str) -> Finding {
         .advise("let scripts publish, and the user subscribe to leasehold's channels")
 }
 
-/// How long a lock takes from its holder to a waiter that is in line.
+/// How long a lock takes from its holder to a waiter in the queue.
 async fn wake(holder: &Client, waiter: &Client, key: &str) -> leasehold::Result<Duration> {
     let ttl = bounded(holder, WAITER_TTL);
     let guard = holder.mutex(key).ttl(ttl).lock().await?;
@@ -287,7 +287,7 @@ fn clocks(first: &Taken, later: &Taken) -> Finding {
          {least:.3?} to {most:.3?}",
         duration::show(apart),
     );
-    // As far as the margin that leases have for clocks.
+    // Within the margin that leases have for clocks.
     let is_right = went >= least.mul_f64(0.99) && went <= most.mul_f64(1.01);
     let severity = if is_right { Severity::Fine } else { Severity::Warning };
     let means = "leases run on it: at another rate they end before or after their holders think";

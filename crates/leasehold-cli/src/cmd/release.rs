@@ -121,7 +121,7 @@ async fn taken(args: &Release, context: &Context) -> Outcome {
 async fn all(args: &Release, context: &Context) -> Outcome {
     let found = (true, "--all", "owner");
     arguments::refuse_for(context.settings.layout(), &[found])?;
-    // One of the config file would be that of other users and containers, too.
+    // Other users and containers may share one from the config file.
     let Some(owner) = args.owner.as_deref() else {
         return Err(Failure::usage(
             "--all needs an owner; give --owner NAME, as `leasehold ls` shows it",

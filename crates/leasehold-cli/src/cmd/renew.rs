@@ -72,7 +72,7 @@ pub(crate) async fn renew(args: &Renew, context: &Context) -> Outcome {
         let text = file_text(&renewed, layout, &taken.place_or(&place));
         if let Err(error) = lease_file::replace(path, &text) {
             let mut why = format!("can't write {}: {error}", path.display());
-            // Nobody could give back what no file has.
+            // Without a file only this process can release them.
             for lease in anew(&renewed, leases) {
                 let key = lease.key();
                 why.push_str(&match client.release_outcome(lease, None).await {

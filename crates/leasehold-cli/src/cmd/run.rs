@@ -18,7 +18,7 @@ pub(crate) async fn run(run: &Run, context: &Context) -> Outcome {
             "--reopen-on-failure opens the period of --once-per again; give that too",
         ));
     }
-    let cooling = (cooldown.is_some(), "--cooldown", "cool-down");
+    let cooling = (cooldown.is_some(), "--cooldown", "cooldown");
     let asking = (run.job.on_ask.is_some(), "--on-ask", "release requests");
     arguments::refuse_for(context.settings.layout(), &[cooling, asking])?;
     let mut request = Request::new(&run.keys, kind, &run.taking, context)?;

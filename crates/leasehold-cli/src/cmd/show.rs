@@ -66,7 +66,7 @@ async fn raw(key: &Key, context: &Context) -> Outcome {
     };
     let client = context.connect_to_look().await?.ok_or_else(no_record)?;
     let lines = client.raw(key).await.map_err(|error| match error.kind() {
-        // Not that of a server, which may refuse scripts.
+        // A server that refuses scripts reports its own error.
         ErrorKind::Unsupported if !client.location().contains("://") => no_record(),
         _ => error.into(),
     })?;

@@ -155,8 +155,7 @@ impl Child {
     fn look_at_own_child(&self) -> Option<Event> {
         let what = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let Ok(status) = waitid(WaitId::Pid(self.pid), what) else {
-            // It was collected by a watchdog that had no time to say so, or the system leaves it to
-            // nobody.
+            // It was collected by a watchdog that had no time to say so, or by the system.
             kill_process(self.pid, Signal::KILL).ok();
             return Some(Event::Ended(Ending::Killed(libc::SIGKILL)));
         };

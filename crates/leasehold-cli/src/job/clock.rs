@@ -50,8 +50,8 @@ impl Alarm {
     pub(crate) fn wait(&self, files: [BorrowedFd<'_>; 2], until: Option<Duration>) -> [bool; 2] {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
         let it_interval = timespec(Duration::ZERO);
-        // Zero would mean "never" and is long past; an alarm that is set anew forgets that it
-        // went off before.
+        // Zero would mean "never" and is long past; an alarm that is set again forgets that it went
+        // off before.
         let it_value =
             until.map_or(it_interval, |until| timespec(until.max(Duration::from_nanos(1))));
         let setting = Itimerspec { it_interval, it_value };

@@ -102,8 +102,8 @@ impl Ready {
         #[cfg(target_os = "linux")]
         let top = {
             let length = self.stack.capacity();
-            // SAFETY: stacks grow downwards, so this is one of `length` pieces, which nobody else
-            // uses.
+            // SAFETY: stacks grow downwards, so this is one of `length` pieces, which has no other
+            // user.
             unsafe { self.stack.as_mut_ptr().add(length) }
         };
         let birth = Birth { prepare, inherited, ready: self, error: AtomicI32::new(0) };
@@ -151,8 +151,7 @@ impl Ready {
             libc::execvpe(program, arguments, environment)
         };
         #[cfg(not(target_os = "linux"))]
-        // SAFETY: as above; in a process with one thread nobody reads the list of variables
-        // meanwhile.
+        // SAFETY: as above; a process with one thread has no other reader of the list of variables.
         unsafe {
             *environ() = environment;
             libc::execvp(program, arguments)
@@ -265,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_program_gets_its_arguments_and_variables_and_no_hidden_ones() {
-        // SAFETY: nothing else in this process changes or reads a variable of this name.
+        // SAFETY: no other code of this process changes or reads a variable of this name.
         unsafe { std::env::set_var("LEASEHOLD_TEST_HIDDEN", "x") };
         let script = r#"[ "$A" = "b c" ] && [ "$1" = "an argument" ] && [ -n "$PATH" ] &&
             [ -z "${LEASEHOLD_TEST_HIDDEN+x}" ] && exit 7"#;
@@ -296,8 +295,8 @@ mod tests {
     fn a_script_that_names_no_interpreter_gets_any_number_of_arguments() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("script");
-        // Written by another process: while one that this process forks has it open for that,
-        // nobody can execute it.
+        // Written by another process: while a fork of this one has it open for writing, it can't be
+        // executed.
         let write = "printf 'exit $(($# / 1000))' >\"$0\" && chmod +x \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&path).status().unwrap().success());
         assert_eq!(exit_code(started(&plan(&path, &["x"; 50_000])).unwrap()), Some(50));
@@ -385,8 +384,8 @@ mod tests {
     fn signals_reach_the_thread_that_has_started_a_program_as_before() {
         let mask = || {
             let mut mask = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-            // SAFETY: with a null set nothing is changed and the present mask is written; the
-            // zeros before are a valid set.
+            // SAFETY: with a null set the mask stays and is written; the zeros before are a valid
+            // set.
             let mask = unsafe {
                 libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
                 mask.assume_init()

@@ -107,7 +107,7 @@ impl Watchdog {
             pid: forked.ok_or(io::ErrorKind::InvalidData)?,
         };
         drop(theirs);
-        // It says so, or is gone; a signal that is handled meanwhile wakes nobody for good.
+        // It says so, or is gone; a signal that is handled meanwhile only interrupts the wait.
         while poll(&mut [PollFd::new(&watchdog.line, PollFlags::IN)], None).is_err() {}
         let started = match watchdog.page.told().started.load(Ordering::SeqCst) {
             // It was killed. A command that has introduced itself may have begun before that.
@@ -127,8 +127,7 @@ impl Watchdog {
     /// As [`Page::tell`].
     pub(crate) fn tell(&self, leases: &Leases, grace: Duration) {
         if self.page.tell(leases, grace) {
-            // A line that is full wakes it as well, and nobody is woken at the end of one that is
-            // gone.
+            // A full pipe wakes it as well, and the end of a pipe that is gone wakes no process.
             rustix::io::write(&self.line, &[0]).ok();
         }
     }
@@ -188,7 +187,7 @@ impl Watchdog {
     /// Ends the watchdog: the command has ended.
     pub(crate) fn dismiss(&self) -> Dismissed {
         // Not asked to leave: a watchdog that is stopped could not. It has nothing to tidy up, and
-        // until it is collected its number is nobody else's.
+        // until it is collected no other process has its number.
         kill_process(self.pid, Signal::KILL).ok();
         Dismissed(self.pid)
     }
@@ -355,7 +354,7 @@ impl Life<'_> {
         let me = rustix::process::getpid();
         let (mut pause, mut looks, mut clean) = (LOOK_FIRST, 0_u32, 0_u32);
         loop {
-            // Its number is nobody else's as long as it was not collected.
+            // Until it is collected no other process has its number.
             if self.told.ended.load(Ordering::SeqCst) == 0
                 && let Some(group) = self.group()
             {
@@ -384,7 +383,7 @@ impl Life<'_> {
         let in_time = nanos(clock::now()) < self.told.deadline.load(Ordering::SeqCst);
         if let Some(last) = self.last.filter(|_| in_time) {
             let flags = rustix::fs::OFlags::RDWR;
-            // The lowest numbers that are free are those of its standard files.
+            // The lowest free numbers belong to its standard files.
             for _ in 0..3 {
                 if let Ok(file) = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()) {
                     std::mem::forget(file);

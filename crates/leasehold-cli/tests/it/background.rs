@@ -149,7 +149,7 @@ fn nothing_of_the_script_is_open_once_the_front_can_end() {
 }
 
 #[test]
-fn a_script_gives_its_lock_back_earlier_and_learns_whether_it_had_it() {
+fn a_script_releases_its_lock_earlier_and_learns_whether_it_had_it() {
     let site = Site::embedded();
     let give_back = "\"$0\" release k --fence $fence; echo $?";
     let done =
@@ -247,7 +247,7 @@ fn a_guard_that_is_killed_is_replaced() {
 #[test]
 fn a_process_can_not_hold_a_lock_for_itself() {
     let site = Site::embedded();
-    // As `$BASHPID` in a subshell that does nothing else.
+    // As `$BASHPID` in a subshell of its own.
     let done = run(&site, "exec \"$0\" hold k --while-pid $$ --background");
     done.complains(64, "that is this process");
     site.line("run k -n -- true").expect(0);

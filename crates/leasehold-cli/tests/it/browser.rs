@@ -131,7 +131,7 @@ impl Browser {
 
     /// What went wrong in the pages: errors of scripts, and what a page's policy has refused.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
-        // What was told before this answer has arrived with it.
+        // Earlier events have arrived with this answer.
         self.ask("1");
         let wrong = self.told.iter().filter(|it| match it["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,

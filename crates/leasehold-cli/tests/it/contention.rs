@@ -15,7 +15,7 @@ fn exactly_one_of_twenty(site: &Site) {
     let script = "echo ran >> log; while [ ! -e end ]; do sleep 0.02; done";
     let mut runs: Vec<Running> =
         (0..20).map(|_| site.start(["run", "-n", "report", "-c", script])).collect();
-    // The winner ends only when told to, so the others can't have come after it.
+    // The winner ends at a signal only, so the others came before its end.
     let mut losers = BTreeSet::new();
     until("nineteen have given up", || {
         for (n, run) in runs.iter_mut().enumerate() {

@@ -116,8 +116,8 @@ fn site(store: Option<&RedisServer>) -> Site {
         fs::write(site.path(file), "").unwrap();
         fs::set_permissions(site.path(file), fs::Permissions::from_mode(0o666)).unwrap();
     }
-    // By another process: while one that this process forks has a file open for writing, nobody can
-    // execute it.
+    // By another process: while a fork of this one has a file open for writing, it can't be
+    // executed.
     let make =
         "printf '#!/bin/bash\n%s\n' \"$0\" >writer && chmod 777 writer && mkfifo -m 666 pipe";
     let mut shell = Command::new("sh");

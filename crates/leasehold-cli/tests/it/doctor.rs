@@ -170,7 +170,7 @@ fn a_probe_leaves_no_key_on_a_server_whatever_it_is_part_of() {
         assert!(report.contains("fine     memory "), "{report}");
     }
     assert!(has_no_key(single), "{}", single.cli(&["KEYS", "*"]));
-    // A quorum's slowest node may be told a little later.
+    // A quorum's slowest node may learn of it a little later.
     for server in nodes.iter().chain(cluster.nodes()) {
         until("no key is left", || has_no_key(server));
     }
@@ -225,7 +225,7 @@ fn a_probe_of_a_directory_without_a_store_tries_one_beside_it_and_makes_none() {
         assert_eq!(here.len(), usize::from(is_there), "{here:?}");
     }
     assert_eq!(std::fs::read_dir(site.path("locks")).unwrap().count(), 0);
-    // What could not be tried is told, and is not fine.
+    // An experiment that could not be made is reported, and counts as a finding.
     let nowhere = Site::at("embedded:/proc/leasehold/locks");
     let report = nowhere.line("doctor --probe").expect(79).stdout;
     assert!(report.contains("no experiment was made"), "{report}");

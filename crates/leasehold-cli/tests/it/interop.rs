@@ -131,7 +131,7 @@ fn options_that_mean_nothing_to_a_layout_are_refused_before_anything_is_taken() 
     let server = RedisServer::start();
     let site = Site::at(server.url());
     for (line, lacks) in [
-        ("run a --interop plain --cooldown 1s -- touch never", "cool-down; leave --cooldown out"),
+        ("run a --interop plain --cooldown 1s -- touch never", "cooldown; leave --cooldown out"),
         ("run a --interop redisson --on-ask TERM -- touch never", "leave --on-ask out"),
         ("hold a --interop plain --until-asked", "leave --until-asked out"),
         ("run a --interop plain --shared -- touch never", "leave --shared out"),
@@ -151,7 +151,7 @@ fn options_that_mean_nothing_to_a_layout_are_refused_before_anything_is_taken() 
     }
     assert!(!site.path("never").exists());
     assert_eq!(server.cli(&["KEYS", "*"]).trim(), "");
-    // What others can't see is not told either, and what a lock around it had is not passed on.
+    // An owner that others can't see is left out, and so are the variables of a lock around it.
     for (layout, sees) in [("redsync", "-\n"), ("shedlock:x", "me\n")] {
         let told = format!("run a --interop {layout} -- sh -c echo${{IFS}}${{LEASEHOLD_OWNER:--}}");
         let mut run = site.command(told.split(' '));
@@ -169,7 +169,7 @@ fn a_wait_for_another_librarys_lock_says_no_more_than_is_known() {
     let done = site.line("run a --interop plain -w 1s -- true");
     let done =
         done.complains(75, "held by another program, lease without end: its key has no expiry");
-    assert!(!done.stderr.contains("in line") && !done.stderr.contains(" for 1"), "{done:?}");
+    assert!(!done.stderr.contains("position") && !done.stderr.contains(" for 1"), "{done:?}");
     does(&server, &["PEXPIRE", "a", "600000"]);
     let done = site.line("run a --interop plain -w 1s -- true");
     done.complains(75, "held by another program, lease expires in ");
@@ -306,7 +306,8 @@ fn a_lease_is_acquired_in_one_process_and_released_in_another() {
         let left = || server.cli(&["PTTL", key]).trim().parse::<i64>().unwrap();
         assert!(left() > 500_000, "{layout}");
         site.line(&format!("run a --interop {layout} -n -- true")).expect(75);
-        // The lease says of which library it is, so nobody renews or ends another lock by mistake.
+        // The lease says of which library it is, so no command renews or ends another lock by
+        // mistake.
         for forgotten in ["renew --lease-file lease", "release --lease-file lease"] {
             site.line(forgotten).complains(64, &format!("give --interop {layout}"));
         }

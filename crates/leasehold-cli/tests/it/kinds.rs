@@ -45,7 +45,7 @@ fn twenty_hosts_run_a_quick_job_exactly_once_in_a_period() {
         codes.sort_unstable();
         assert_eq!((codes[0], &codes[1..]), (0, &[75; 19][..]));
         assert_eq!(site.read("log"), "ran\n");
-        // And nobody who comes later, whatever the period that it brings.
+        // And no later command, whatever its own period.
         site.line("run report --once-per 1ms -- true")
             .complains(75, "cooling down for another 59m");
         site.line("run report -n -- true").complains(75, "cooling down for another 59m");
@@ -87,7 +87,7 @@ fn a_start_just_before_the_end_of_a_period_learns_why_it_misses_one() {
     site.line("run a --once-per 1h -- true").expect(0);
     let done = site.line("run a --once-per 1h -- true").expect(75);
     assert!(!done.stderr.contains(missed), "{done:?}");
-    // A minute is less than that of an hour.
+    // A minute is less than the hour of the first.
     site.line("run b --once-per 1m -- true").expect(0);
     site.line("run b --once-per 1h -- true").complains(75, missed);
     assert_eq!(site.line("run b --once-per 1h -q -- true").expect(75).stderr, "");
@@ -430,7 +430,7 @@ fn only_the_leases_of_the_named_owner_are_force_released() {
 
 #[test]
 fn what_can_not_go_together_is_refused_with_what_to_do() {
-    // No store is asked.
+    // No store gets a request.
     let site = Site::at("redis://127.0.0.1:1");
     for (options, advice) in [
         ("k -s -x", "give one"),

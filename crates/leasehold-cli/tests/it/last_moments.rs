@@ -41,12 +41,12 @@ const CONTENDERS: [(&str, &str, &str); 8] = [
     ("k", "wait k", ""),
 ];
 
-fn nothing_is_left_of_waits_that_ran_out(site: &Site) {
+fn nothing_is_left_of_waits_that_timed_out(site: &Site) {
     let _holders = [holder(site, "k"), holder(site, "s --limit 1")];
     for _ in 0..3 {
         for (key, contender, tail) in CONTENDERS {
             let done = site.line(&format!("{contender} -w 300ms{tail}"));
-            // 69 on a machine that is so busy that the wait runs out before the store's answer.
+            // 69 on a machine that is so busy that the wait times out before the store's answer.
             assert!(matches!(done.status.code(), Some(75 | 69)), "{contender}: {done:?}");
             assert_eq!(done.stdout, "", "{contender}");
             assert_eq!(waiters(site, key), 0, "after {contender}");
@@ -58,12 +58,12 @@ fn nothing_is_left_of_waits_that_ran_out(site: &Site) {
 #[test]
 fn a_wait_that_timed_out_leaves_no_position_on_redis() {
     let server = RedisServer::start();
-    nothing_is_left_of_waits_that_ran_out(&Site::at(server.url()));
+    nothing_is_left_of_waits_that_timed_out(&Site::at(server.url()));
 }
 
 #[test]
 fn a_wait_that_timed_out_leaves_no_position_on_one_machine() {
-    nothing_is_left_of_waits_that_ran_out(&Site::embedded());
+    nothing_is_left_of_waits_that_timed_out(&Site::embedded());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_wait_that_a_signal_ends_leaves_no_position_on_redis() {
     let mut others = others.map(Signal::as_raw).to_vec();
     others.extend([libc::SIGABRT, libc::SIGTRAP, libc::SIGRTMIN(), libc::SIGRTMAX()]);
     for (key, contender, tail) in CONTENDERS.into_iter().filter(|(_, line, _)| *line != "wait k") {
-        // Nobody expects the others, which end a process all the same.
+        // The others are rare, and end a process too.
         let others = others.iter().filter(|_| matches!(contender, "run k" | "acquire k"));
         for signal in asking.iter().chain(others).copied() {
             let waiter = site.start(format!("{contender}{tail}").split(' '));
@@ -208,7 +208,7 @@ fn a_store_that_goes_away_under_a_wait_is_reported_and_is_not_busy() {
         let _holder = holder(&site, "k");
         let waits = line.starts_with("wait");
         let waiter = site.start(["-q"].into_iter().chain(line.split(' ')));
-        // A look takes no place in line; that it has begun is shown by its asking.
+        // A look takes no position; that it has begun is shown by its asking.
         let asked = || server.command_calls("eval") + server.command_calls("evalsha");
         let before = asked();
         until("it waits", || if waits { asked() > before } else { waiters(&site, "k") == 1 });

@@ -132,7 +132,7 @@ fn a_lease_file_stays_where_another_store_than_its_own_is_asked() {
             .complains(76, &site.path("locks").display().to_string());
         assert_eq!(site.read("lease"), lease);
     }
-    // What is renewed still tells where it is.
+    // A renewed lease still names its store.
     site.line("renew --lease-file lease --ttl 2h").expect(0);
     site.line(&format!("release --lease-file lease {elsewhere}"))
         .complains(76, "name that store with --store");
@@ -195,7 +195,7 @@ fn a_lease_file_for_a_busy_lock_is_not_left_behind() {
 }
 
 #[test]
-fn a_lease_file_that_a_crash_has_left_is_in_nobodys_way() {
+fn a_lease_file_that_a_crash_has_left_blocks_no_command() {
     let server = RedisServer::start();
     for site in [Site::embedded(), Site::at(server.url())] {
         // Killed before there was a lease, and after.

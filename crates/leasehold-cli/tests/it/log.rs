@@ -84,7 +84,7 @@ fn what_became_of_a_lock_is_reported(site: &Site) {
     told.sort_unstable();
     assert_eq!(told[..3], ["forced", "granted", "lost:refuted"], "{told:?}");
 
-    // A dead process tells nothing more.
+    // A dead process reports nothing more.
     let mut killed = site.start(["hold", "killed", "--ignore-stdin", "--ttl", "1s"]);
     killed.line();
     until("its grant is told", || words(site, "killed") == ["granted"]);
@@ -208,7 +208,7 @@ fn a_follower_gets_as_many_old_events_as_it_asked_for() {
     let next = [(); 2].map(|()| owner_and_event(reader.line()));
     assert_eq!(next, ["new granted", "new released"]);
 
-    // Nothing says when its first look is over, so events come until it tells one.
+    // The end of its first look is not visible, so events come until it prints one.
     let mut reader = site.start(["log", "k", "--follow", "--json", "-n", "0"]);
     std::thread::scope(|scope| {
         let first = scope.spawn(move || reader.line());

@@ -74,7 +74,7 @@ fn a_renewal_after_a_release_is_not_blamed_on_the_ttl_alone() {
     with("renew").complains(76, "was released before");
 }
 
-fn what_becomes_of_a_lock_is_said(site: &Site) {
+fn the_events_of_a_lock_are_logged(site: &Site) {
     let done = site.line("-v run k -n --ttl 20s -- true").expect(0);
     let [acquired, released] = ["acquired key=k fence=", "released key=k fence="].map(|event| {
         let line = done.stderr.lines().find(|line| line.contains(event));
@@ -95,7 +95,7 @@ fn what_becomes_of_a_lock_is_said(site: &Site) {
     let busy = site.line("-v run k -n -- true").expect(75);
     assert!(busy.stderr.contains("busy key=k"), "{busy:?}");
     let waiter = site.start(["-v", "run", "k", "--", "true"]);
-    until("it stands in line", || lock(site, "k")["waiters"].as_array().unwrap().len() == 1);
+    until("it is in the queue", || lock(site, "k")["waiters"].as_array().unwrap().len() == 1);
     holder.process().signal(Signal::TERM);
     let served = waiter.finish().expect(0);
     for event in ["waiting key=k", "acquired key=k", "released key=k"] {
@@ -106,13 +106,13 @@ fn what_becomes_of_a_lock_is_said(site: &Site) {
 
 #[test]
 fn a_verbose_command_logs_the_events_of_its_lock_on_one_machine() {
-    what_becomes_of_a_lock_is_said(&Site::embedded());
+    the_events_of_a_lock_are_logged(&Site::embedded());
 }
 
 #[test]
 fn a_verbose_command_logs_the_events_of_its_lock_on_redis() {
     let server = RedisServer::start();
-    what_becomes_of_a_lock_is_said(&Site::at(server.url()));
+    the_events_of_a_lock_are_logged(&Site::at(server.url()));
 }
 
 #[test]

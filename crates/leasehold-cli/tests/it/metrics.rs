@@ -70,7 +70,7 @@ fn a_scrape_finds_the_locks_in_use_and_a_store_that_goes_away() {
         assert_eq!(found.get(name), Some(&number), "{name} in {body}");
     }
     assert!(found.keys().any(|name| name.contains("quoted")), "{body}");
-    // What nobody holds has no age.
+    // A free lock has no age.
     assert!(found.contains_key("leasehold_lock_hold_age_seconds b"), "{body}");
     assert!(!found.contains_key("leasehold_lock_hold_age_seconds closed"), "{body}");
     assert!(get(&url, "GET /").0.contains("404"));
@@ -94,7 +94,8 @@ fn connections_that_say_nothing_hold_up_no_scrape() {
     let address = url.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
     let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
     assert_eq!(get(&url, "GET /metrics").0, "HTTP/1.1 200 OK");
-    // Those that came first made room, and what came last is still there: nobody waited for time.
+    // Those that came first made room, and the last ones are still there: no reader waited for
+    // time.
     let ended = |stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         matches!((&mut &*stream).read(&mut [0]), Ok(0))

@@ -202,7 +202,7 @@ fn what_can_be_had_beside_a_command_around_it_is_taken() {
             "\"$0\" run k -- \"$0\" run other -- true",
             "\"$0\" run -s k -- \"$0\" run -s k -- true",
             "\"$0\" run --limit 2 k -- \"$0\" run --limit 2 k -- true",
-            // One that has ended is around nobody.
+            // A command that has ended is around no other.
             "held=$(\"$0\" run k -- sh -c 'echo \"$LEASEHOLD_OUTER\"'); \
              LEASEHOLD_OUTER=$held \"$0\" run k -- true",
             "LEASEHOLD_OUTER='nonsense' \"$0\" run k -- true",

@@ -63,7 +63,7 @@ fn a_lock_that_can_not_be_read_is_listed_as_such_beside_the_others() {
     assert_eq!(document["unreadable"].as_array().unwrap().len(), 1, "{document}");
     assert_eq!(document["unreadable"][0]["key"], "bad-lock");
     assert!(document["unreadable"][0]["message"].as_str().unwrap().contains("damaged"));
-    // It may be the owner's, so all that can be taken away is not all.
+    // It may be the owner's, so what can be force-released is not all.
     let done = site.line("release --all --owner web-7 --yes").expect(69);
     assert_eq!(done.stdout.matches("released").count(), 2, "{done:?}");
     assert!(done.stderr.contains("\"bad-lock\""), "{done:?}");
@@ -278,6 +278,6 @@ fn closed_standard_files_hurt_nothing() {
     let mut command = std::process::Command::new("sh");
     let script = format!("{program} run k -- true >&- 2>&- <&- && {program} show k >&- 2>&- <&-");
     command.args(["-c", &script]).env("LEASEHOLD_STORE", site.store());
-    // What was to be shown nobody could see.
+    // The output had no reader.
     crate::harness::finish(&mut command).expect(74);
 }

@@ -83,7 +83,7 @@ fn a_release_that_arrives_after_the_end_of_its_lease_accuses_no_other_holder() {
         wire.set(Fault::Pass);
         let done = running.finish();
         if done.status.success() {
-            // The release was given up before the wire let it through, which says nothing.
+            // The release was abandoned before the wire let it through, which proves nothing.
             continue;
         }
         let done = done.expect(76);
@@ -171,7 +171,7 @@ fn signals_and_limits_end_the_tries_at_once() {
 #[test]
 fn a_node_that_can_not_be_reached_is_logged_once_by_a_verbose_command() {
     let servers = [RedisServer::start(), RedisServer::start()];
-    // Nobody listens on a port whose listener is gone.
+    // A port whose listener is gone refuses connections.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let [one, two] = servers.each_ref().map(RedisServer::addr);
     let site = Site::at(format!("quorum+redis://{one},{two},{gone}?keep_leases=yes"));

@@ -21,8 +21,8 @@ fn package(site: &Site) -> PathBuf {
 /// Debian's installer, for a system of its own in this directory.
 fn dpkg(site: &Site, args: &[&str]) -> Done {
     let mut dpkg = Command::new("dpkg");
-    // Nothing of this machine is asked for: not its packages, not its rights, not its programs. Its
-    // tools make the group and the directory in the other system, which has none.
+    // It needs nothing of this machine: packages, rights, or programs. Its tools make the group and
+    // the directory in the other system, which has none.
     let forces =
         ["--force-not-root", "--force-bad-path", "--force-depends", "--force-script-chrootless"];
     dpkg.arg(format!("--root={}", site.path("root").display())).args(forces).args(args);

@@ -64,7 +64,7 @@ fn the_first_minute_of_the_readme_ends_under_a_lock() {
     assert!(install.starts_with("sudo apt install ./target/dist/leasehold_*.deb "), "{install}");
     let done = typed(run);
     assert!(done.stdout.starts_with("fence "), "{done:?}");
-    // The same of the program that is not installed.
+    // The same for the program that is not installed.
     let build = script(&text, "cargo run --release ");
     let (_, line) = build.split_once(" -- ").unwrap();
     let done = typed(&format!("leasehold {line}"));

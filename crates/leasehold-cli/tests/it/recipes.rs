@@ -173,8 +173,8 @@ impl Trial {
         for name in ["here", "bin", "marks"] {
             fs::create_dir(site.path(name)).unwrap();
         }
-        // Written by another process: while one that this process forks has a file open for that,
-        // nobody can execute it.
+        // Written by another process: while a fork of this one has a file open for writing, it
+        // can't be executed.
         let write = "cd bin && printf %s \"$0\" >mark && printf %s \"$1\" >leasehold && cp mark within && \
                      chmod 755 mark within leasehold";
         let mut shell = Command::new("sh");
@@ -329,7 +329,8 @@ fn with_the_lock_taken_away(trial: &Trial, key: &str) {
     if trial.work == Nothing {
         return;
     }
-    // What `acquire` took has nobody who could end its work; it learns of it when it gives back.
+    // What `acquire` took has no process that could end its work; it learns of the loss at its
+    // release.
     let by_hand = trial.script.contains("leasehold acquire");
     let obstacle = trial.site.path(if by_hand { "marks/wait" } else { "marks/stay" });
     fs::write(&obstacle, "").unwrap();
@@ -343,7 +344,7 @@ fn with_the_lock_taken_away(trial: &Trial, key: &str) {
                 && String::from_utf8_lossy(&read("environ")).contains(&marks)
         })
     };
-    // Each of several holders that follow each other loses it, a while after it was taken away.
+    // Each of several holders that follow each other loses it, a while after its force-release.
     let mut looks = 0..;
     until("its work is ended, or its lock is free", || {
         if looks.next().is_some_and(|look| look % 20 == 0) {

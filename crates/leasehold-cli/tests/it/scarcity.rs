@@ -135,7 +135,7 @@ fn a_command_that_waits_at_a_server_without_memory_ends_and_leaves_the_lock_to_o
     let site = Site::at(server.url());
     let mut holder = site.start_script("k --ttl 2s", "echo held; exec sleep 600");
     let waiter = site.start(["run", "k", "--", "echo", "ran"]);
-    until("it stands in line", || lock(&site, "k")["waiters"].as_array().unwrap().len() == 1);
+    until("it is in the queue", || lock(&site, "k")["waiters"].as_array().unwrap().len() == 1);
     assert_eq!(server.cli(&["config", "set", "maxmemory", "1"]), "OK");
     waiter.finish().complains(69, "memory limit");
     assert!(lock(&site, "k")["waiters"].as_array().unwrap().is_empty());

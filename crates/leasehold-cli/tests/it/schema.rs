@@ -170,7 +170,7 @@ fn what_became_of_a_lock_is_written_apart_from_the_exit_code() {
         serde_json::from_str(&site.read("outcome")).unwrap()
     };
     let run = |line: &str| site.line(&format!("run k --status outcome {line}"));
-    // The command's own 75 is none of a busy lock.
+    // The command's own 75 does not mean a busy lock.
     site.run(["run", "k", "--status", "outcome", "--", "sh", "-c", "exit 75"]).expect(75);
     let it = told();
     assert_eq!((&it["granted"], &it["result"]["exit_code"]), (&json!(true), &json!(75)), "{it}");
@@ -253,7 +253,7 @@ fn a_loss_is_written_with_its_reason() {
     site.line("run k --max-hold 300ms --status outcome -- sleep 1000").expect(80);
     is("status", &site.read("outcome"));
     assert_eq!(told()["leases"][0]["lost"]["reason"], "max_hold");
-    // Suspended for longer than its ttl: nobody else has had it.
+    // Suspended for longer than its ttl: no other holder has had it.
     let mut holder = site.start("hold late --ttl 300ms --ignore-stdin --status outcome".split(' '));
     holder.line();
     holder.process().signal(rustix::process::Signal::STOP);

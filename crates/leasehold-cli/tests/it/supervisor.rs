@@ -274,7 +274,8 @@ fn a_command_that_stops_itself_keeps_its_lock() {
 #[test]
 fn a_command_that_is_stopped_where_there_is_no_terminal_does_not_stop_leasehold() {
     let site = Site::embedded();
-    // In a group that a shell could continue, without which the system stops nobody for a terminal.
+    // In a group that a shell could continue, which the system requires before it stops a process
+    // for a terminal.
     let line = "exec setsid -w bash -c 'set -m
                 \"$0\" run k -c \"echo \\$\\$; kill -TTIN \\$\\$; exit 7\" & wait $!' \"$0\"";
     let mut running = Running::start(shell(&site, line));

@@ -124,7 +124,7 @@ fn on_a_terminal(mut command: Command) -> (File, Child) {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     rustix::pty::grantpt(&master).unwrap();
     rustix::pty::unlockpt(&master).unwrap();
-    // So that nothing else that is started meanwhile keeps the terminal there.
+    // So that only this process keeps the terminal there.
     rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC).unwrap();
     let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
     let open = || -> OwnedFd {

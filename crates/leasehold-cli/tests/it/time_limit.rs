@@ -37,7 +37,7 @@ fn a_limit_that_is_not_reached_changes_nothing() {
     let site = Site::embedded();
     site.line("run k --max-hold 1h -- true").expect(0);
     site.run(["run", "k", "--max-hold", "1h", "--", "sh", "-c", "exit 5"]).expect(5);
-    // Taken away, it is lost, and not at its end.
+    // Force-released, it is lost before its end.
     let script = "echo ready; while :; do sleep 0.02; done";
     let running = site.start_script("k --ttl 2s --max-hold 1h", script);
     let fence = lock(&site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();

@@ -53,7 +53,9 @@ fn a_thousand_locks_are_watched_filtered_examined_and_one_is_force_released() {
     shows(&terminal, 100, "> many/420");
     // Another command uses one of the locks on the screen.
     let _waiter = site.start(["run", "many/421", "--", "true"]);
-    until("it is in line", || !lock(&site, "many/421")["waiters"].as_array().unwrap().is_empty());
+    until("it is in the queue", || {
+        !lock(&site, "many/421")["waiters"].as_array().unwrap().is_empty()
+    });
     until("the line is shown", || {
         let screen = terminal.looks(ROWS, 100);
         screen.lines().any(|line| line.contains("many/421") && line.trim_end().ends_with(" 1"))
@@ -149,7 +151,7 @@ fn a_terminal_that_goes_away_is_no_fault() {
     let held = Running::start(site.command(["hold", "on-the-screen", "--ignore-stdin"]));
     until("it is held", || site.line("show on-the-screen").expect(0).stdout.contains("held"));
     let status = hung_up(&site, &["top"], "on-the-screen");
-    // What tells of it first: the end of what is typed, a write, or the signal.
+    // What reports it first: the end of input, a write, or the signal.
     assert!(matches!(status.code(), Some(0 | 74 | 129)), "{status:?}");
     drop(held);
 }

@@ -189,7 +189,7 @@ fn another_sites_page_and_a_name_that_points_here_get_nothing() {
     );
     assert_eq!(browser.ask(&framed), true);
 
-    // A name of another's that points here: the page would be of that site for the browser.
+    // Another site's name that points here: the page would be of that site for the browser.
     browser.open(&format!("http://evil.example:{port}/"));
     let text = browser.ask("document.body.innerText");
     assert!(text.as_str().unwrap().contains("does not know that name"), "{text}");

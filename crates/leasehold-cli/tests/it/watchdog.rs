@@ -387,7 +387,7 @@ fn a_command_that_can_not_be_killed_yet_keeps_its_lock_until_it_is_dead() {
     };
     let (mut running, pid) = hanging(&site, &freezer, "k --ttl 1h");
     running.process().kill();
-    // The old watchdog gave up after two seconds.
+    // The old watchdog ended after two seconds.
     site.line("run k -w 3 -- true").complains(75, "held by");
     assert_eq!(state(pid), Some('D'));
     freezer.set("-u");

@@ -29,7 +29,7 @@ fn two_that_wait_for_each_other_are_reported(site: &Site) {
     }
     let _first = site.start(["run", "b", "--owner", "web-1", "--", "true"]);
     until("the first waits", || waiters(site, "b") == 1);
-    // Nothing is wrong yet.
+    // All is well yet.
     let open = document(site, "a")["chains"].clone();
     assert_eq!(open[0]["circle"], false);
     assert_eq!(open[0]["steps"][0]["waits_for"], "b");
@@ -127,7 +127,7 @@ fn a_wait_that_timed_out_names_the_command_that_explains() {
 }
 
 /// Locks `a` and `b` as above, where the second wait runs out.
-fn a_wait_that_ran_out_names_the_circle(site: &Site) {
+fn a_wait_that_timed_out_names_the_circle(site: &Site) {
     let mut holders = Vec::new();
     for (owner, holds) in [("web-1", "a"), ("web-2", "b")] {
         let mut holder = site.start(["hold", holds, "--ignore-stdin", "--owner", owner]);
@@ -154,13 +154,13 @@ fn a_wait_that_ran_out_names_the_circle(site: &Site) {
 
 #[test]
 fn a_wait_that_timed_out_names_the_circle_on_the_embedded_store() {
-    a_wait_that_ran_out_names_the_circle(&Site::embedded());
+    a_wait_that_timed_out_names_the_circle(&Site::embedded());
 }
 
 #[test]
 fn a_wait_that_timed_out_names_the_circle_on_redis() {
     let server = RedisServer::start();
-    a_wait_that_ran_out_names_the_circle(&Site::at(server.url()));
+    a_wait_that_timed_out_names_the_circle(&Site::at(server.url()));
 }
 
 #[test]

@@ -223,7 +223,7 @@ mod tests {
             let txn = txn.unwrap().unwrap();
             drop(environment);
             let after = metas();
-            // Leaves the meta page as a crash may: the number that makes it count is new, but the
+            // Leaves the meta page as a crash may. The number that makes it count is new, but the
             // last 8, the last 24, or all bytes before it are still old.
             let meta = txn % 2 * page;
             let counts = meta + 16 + 8 + 2 * 8 + 2 * 48 + 8;

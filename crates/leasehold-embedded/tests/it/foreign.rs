@@ -135,7 +135,7 @@ fn a_relative_path_is_refused_with_the_absolute_one() {
 }
 
 #[test]
-fn a_store_that_can_not_be_opened_holds_up_no_other() {
+fn a_store_that_can_not_be_opened_delays_no_other() {
     let (stuck, keep) = place();
     drop(EmbeddedStore::open(&stuck).unwrap());
     let gate = fs::File::open(stuck.join("gate")).unwrap();

@@ -73,7 +73,7 @@ async fn without_a_majority_an_error_comes_in_time_and_says_what_each_node_did()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_a_majority_has_spent_is_nobodys_lease() {
+async fn a_token_that_a_majority_has_spent_is_no_lease() {
     let Faulty { quorum, nodes, .. } = faulty(3);
     let key = key();
     let asked = wish(&key, secs(30));
@@ -166,7 +166,7 @@ async fn an_acquisition_that_every_node_refused_or_released_was_not_applied() {
 /// The undoing of a try may arrive twice, and late. It would then end a later grant of the same
 /// token at that node.
 #[tokio::test(start_paused = true)]
-async fn after_a_split_the_token_is_asked_for_no_more() {
+async fn after_a_split_the_token_is_requested_no_more() {
     let Faulty { quorum, nodes, memories } = faulty(3);
     let key = key();
     let mut others = Vec::new();

@@ -240,7 +240,7 @@ async fn one_server_under_two_names_is_found_and_well_set_nodes_give_no_warning(
     let urls: Vec<_> = servers.iter().map(|server| server.url_for("u", "pw")).collect();
     let began = Instant::now();
     loop {
-        // A store anew has only the servers' word for their age.
+        // A new store has only the servers' word for their age.
         let findings = connected(urls.clone()).await.examine(CALL).await.unwrap();
         if worst(&findings) <= Severity::Note {
             break;
@@ -291,7 +291,7 @@ async fn a_node_that_is_a_replica_is_reported_as_one() {
 
 /// Inspects while a server under two names has granted a try and the third node is silent.
 #[tokio::test]
-async fn a_try_at_a_server_under_two_names_is_nobodys() {
+async fn a_try_at_a_server_under_two_names_names_no_holder() {
     let servers = servers(2);
     let mut stores = connected(&servers);
     stores.extend(connected(&servers[..1]));

@@ -147,7 +147,7 @@ impl InteropStore {
             return lacks("record of their last holder");
         }
         if !request.cooldown.is_none() {
-            return lacks("cool-down");
+            return lacks("cooldown");
         }
         if request.holds > NonZeroU32::MIN && !layout.counts_holds() {
             return lacks("count of holds");
@@ -418,7 +418,7 @@ impl Store for InteropStore {
         Box::pin(async move {
             let ReleaseRequest { key, token, remaining, .. } = request;
             if !request.cooldown.is_none() {
-                return self.unsupported("cool-down", "release", Some(key));
+                return self.unsupported("cooldown", "release", Some(key));
             }
             let held = self.end((key, *token, *remaining), "release", within).await?;
             Ok(match (held, *remaining) {

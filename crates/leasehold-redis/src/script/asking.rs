@@ -88,7 +88,7 @@ impl Call<'_> {
                 Next::SendSource if !whole => whole = true,
                 Next::Reconnect if !reconnected => reconnected = true,
                 Next::Retry => {
-                    // It may be another server that is asked next.
+                    // The next request may go to another server.
                     whole = false;
                     let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
                     if next >= deadline.at {

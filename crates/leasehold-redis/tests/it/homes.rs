@@ -35,7 +35,7 @@ async fn hand_over(store: &RedisStore, client: ClientId) {
 
 /// Callers succeed after any use of the store on a runtime that is stopped, even with a request
 /// under way there.
-fn others_need_no_runtime_that_nobody_drives(url: &str) {
+fn others_need_no_idle_runtime(url: &str) {
     let (left, other, threads) =
         (one_thread(), one_thread(), Builder::new_multi_thread().enable_all().build().unwrap());
     let (store, half_way) = left.block_on(async {
@@ -64,17 +64,17 @@ fn others_need_no_runtime_that_nobody_drives(url: &str) {
 
 #[test]
 fn others_need_no_idle_runtime_for_a_server() {
-    others_need_no_runtime_that_nobody_drives(&RedisServer::start().url());
+    others_need_no_idle_runtime(&RedisServer::start().url());
 }
 
 #[test]
 fn others_need_no_idle_runtime_for_what_sentinels_watch() {
-    others_need_no_runtime_that_nobody_drives(&SentinelSet::start().url());
+    others_need_no_idle_runtime(&SentinelSet::start().url());
 }
 
 #[test]
 fn others_need_no_idle_runtime_for_a_cluster() {
-    others_need_no_runtime_that_nobody_drives(&Cluster::start().url());
+    others_need_no_idle_runtime(&Cluster::start().url());
 }
 
 #[test]

@@ -114,7 +114,7 @@ async fn a_long_gap_in_the_queue_keeps_no_caller_from_a_free_lock() {
     let dead = (0..MANY).map(|_| waiting(&store, &key, client, 10).request).collect();
     take_all(&store, dead).await;
     back.wait().await;
-    // Until every position lasts long, so that nothing is left to sweep.
+    // Until every position lasts long, so that the sweep finds none.
     let deadline = Instant::now() + WITHIN;
     while stored(&server, &key).await.0 > 2 || soonest(&server, &key).await < present(&server) {
         assert!(Instant::now() < deadline, "the dead are never forgotten");

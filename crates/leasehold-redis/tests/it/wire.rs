@@ -151,7 +151,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     let mut ending = idle.ending(idle.take().await);
     ending.cooldown = Cooldown::new(Duration::from_secs(60)).unwrap();
     store.release(&ending, WITHIN).await.unwrap();
-    check("released with a cool-down", raw(&idle).await);
+    check("released with a cooldown", raw(&idle).await);
 
     let reader = named(Caller::new(&store, &key()), "web-7_4711", Mode::Shared);
     reader.take().await;
@@ -172,7 +172,7 @@ async fn the_documented_hashes_are_those_that_a_server_has() {
     closing.request.holds = NonZeroU32::new(2).unwrap();
     closing.take().await;
     check(
-        "held twice by one holder, with a cool-down of an hour from the grant on",
+        "held twice by one holder, with a cooldown of an hour from the grant on",
         raw(&closing).await,
     );
 

@@ -354,7 +354,7 @@ pub(super) async fn a_release_can_open_what_its_grant_has_closed(cx: &Context) {
     ending.reopen = true;
     ending.cooldown = cool(LONG / 3);
     assert_eq!(lease.release_with(&ending).await, Release::Released);
-    let closed = cx.show(&key).await.closed_for.expect("a cool-down of its own");
+    let closed = cx.show(&key).await.closed_for.expect("a cooldown of its own");
     assert!(closed <= LONG / 3 + SLACK, "{closed:?}");
 }
 

@@ -179,7 +179,7 @@ pub(super) fn ttl(length: Duration) -> Ttl {
 }
 
 pub(super) fn cool(length: Duration) -> Cooldown {
-    Cooldown::new(length).expect("cases use good cool-downs")
+    Cooldown::new(length).expect("cases use good cooldowns")
 }
 
 /// Fences that no lease has.

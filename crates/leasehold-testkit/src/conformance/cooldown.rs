@@ -27,7 +27,7 @@ pub(super) async fn a_cooldown_ends_by_itself_and_not_before_its_time(cx: &Conte
     let lease = cx.party(&key).take().await;
     let closed_at = Instant::now();
     assert_eq!(lease.release_and_close(cooldown).await, Release::Released);
-    let mut patience = Patience::for_what("a cool-down to end");
+    let mut patience = Patience::for_what("a cooldown to end");
     let next = loop {
         let party = cx.party(&key);
         match party.ask().await {
@@ -107,7 +107,7 @@ pub(super) async fn a_cooldown_keeps_the_queue_waiting_and_then_serves_it(cx: &C
     waiter.wait().await;
     let closed_at = Instant::now();
     assert_eq!(lease.release_and_close(cooldown).await, Release::Released);
-    let mut patience = Patience::for_what("the waiter to be served after a cool-down");
+    let mut patience = Patience::for_what("the waiter to be served after a cooldown");
     let fences = loop {
         waiter = waiter.next_beat();
         match waiter.ask().await {

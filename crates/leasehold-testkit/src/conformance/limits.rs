@@ -35,8 +35,8 @@ const TO_ACQUIRE: &[AtLimit<AcquireRequest>] = &[
     ("the longest ttl", |request| request.ttl = Ttl::MAX),
     ("most holds", |request| request.holds = number(MOST)),
     ("most fences", |request| request.fence_block = number(MOST)),
-    ("hardly a cool-down", |request| request.cooldown = cooldown(DUST)),
-    ("the longest cool-down", |request| request.cooldown = Cooldown::MAX),
+    ("hardly a cooldown", |request| request.cooldown = cooldown(DUST)),
+    ("the longest cooldown", |request| request.cooldown = Cooldown::MAX),
     ("preference", |request| request.preferred = true),
     ("the longest owner", |request| {
         request.owner = OwnerName::new(longest_text(OwnerName::MAX_BYTES)).expect("not too long");
@@ -76,9 +76,9 @@ const TO_RENEW: &[AtLimit<RenewRequest>] = &[
 ];
 
 const TO_RELEASE: &[AtLimit<ReleaseRequest>] = &[
-    ("no cool-down", |request| request.cooldown = Cooldown::NONE),
-    ("hardly a cool-down", |request| request.cooldown = cooldown(DUST)),
-    ("the longest cool-down", |request| request.cooldown = Cooldown::MAX),
+    ("no cooldown", |request| request.cooldown = Cooldown::NONE),
+    ("hardly a cooldown", |request| request.cooldown = cooldown(DUST)),
+    ("the longest cooldown", |request| request.cooldown = Cooldown::MAX),
     ("no fences", |request| request.fences = no_fences()),
     ("the largest fences", |request| request.fences = largest_fences()),
     ("being in time", |request| request.in_time = true),
@@ -187,7 +187,7 @@ pub(super) async fn every_argument_of_a_waiter_is_taken_and_the_queue_ends(cx: &
     for (what, change) in TO_WAIT {
         let lease = cx.party(&cx.key()).take().await;
         let mut waiter = cx.party(&lease.key).queued();
-        change(waiter.request.queue.as_mut().expect("it is in line"));
+        change(waiter.request.queue.as_mut().expect("it is in the queue"));
         assert!(matches!(waiter.ask().await, Acquire::Waiting(_)), "{what}");
         let key = lease.key.clone();
         lease.end().await;

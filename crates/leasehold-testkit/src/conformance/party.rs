@@ -103,7 +103,7 @@ impl Party {
     }
 
     fn queue_mut(&mut self) -> &mut QueueRequest {
-        self.request.queue.as_mut().expect("a party in line")
+        self.request.queue.as_mut().expect("a party in the queue")
     }
 
     pub(super) fn token(&self) -> Token {
@@ -168,7 +168,7 @@ impl Party {
     pub(super) async fn wait(&self) -> Waiting {
         match self.ask().await {
             Acquire::Waiting(waiting) => waiting,
-            other => panic!("not put in line for {}: {other:?}", self.request.key),
+            other => panic!("not queued for {}: {other:?}", self.request.key),
         }
     }
 

@@ -91,7 +91,7 @@ pub(super) async fn waiters_of_one_client_are_distinguished_by_their_tickets(cx:
     for (holder, waiter) in holders.into_iter().zip(waiters).rev() {
         holder.end().await;
         let (ticket, _, fences) = next_grant(&mut *listener).await;
-        let queue = waiter.request.queue.as_ref().expect("a party in line");
+        let queue = waiter.request.queue.as_ref().expect("a party in the queue");
         assert_eq!(ticket, queue.ticket);
         waiter.lease(fences).end().await;
     }

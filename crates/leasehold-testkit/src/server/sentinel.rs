@@ -309,8 +309,8 @@ impl SentinelSet {
         let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"]) else { return None };
         if role.first()?.to_string() == "slave" {
             // It had become a primary by an abandoned fail-over, and a sentinel that knew only of
-            // that one demoted it while the others promoted it. Until they call it down, none of
-            // them corrects that.
+            // that one demoted it while the others promoted it. They correct that only once they
+            // call it down.
             master.try_cli(&["REPLICAOF", "NO", "ONE"]).ok()?;
             return None;
         }

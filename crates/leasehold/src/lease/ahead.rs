@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_holds_up_the_tries_for_all_locks() {
+    async fn a_full_queue_delays_the_tries_for_all_locks() {
         let ahead = Arc::new(Ahead::default());
         let mut all: Vec<_> = (0..AHEAD_MAX).map(|_| Ahead::add(&ahead, None)).collect();
         assert!(is_held_up(&ahead, "k"));

@@ -330,7 +330,7 @@ impl Wire {
                     pause = pause.min(look.saturating_mul(looks_apart(waiting.position)));
                 }
                 if !self.wakes || !self.acquisition.client.hub.tells() {
-                    // The head finds out first, and those behind it need to know nothing else.
+                    // The head finds out first, and those behind it need only that.
                     let ask = self.acquisition.limits.pause_after(u32::MAX);
                     pause = pause.min(ask.saturating_mul(waiting.position.saturating_add(1)));
                 }
@@ -445,7 +445,7 @@ mod tests {
     fn looks_for_the_dead_are_never_far_apart_and_no_crowd_looks_all_the_time() {
         assert_eq!([0, 1, 4, 40, 48].map(looks_apart), [1, 2, 5, 5, 6]);
         let looks: f64 = (0..1_000).map(|place| 1.0 / f64::from(looks_apart(place))).sum();
-        // So many in the time in which the head looks once.
+        // This many in the time in which the head looks once.
         assert!(looks < 40.0, "{looks}");
         assert_eq!(looks_apart(u32::MAX), u32::MAX / 8);
     }

@@ -44,7 +44,7 @@ async fn v1_flushed_scripts_cost_no_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v3_writes_that_are_held_up_longer_than_a_lease_make_no_second_holder() {
+async fn v3_writes_that_are_delayed_longer_than_a_lease_make_no_second_holder() {
     let server = RedisServer::start();
     let mut play = held(Cell { id: "V3", fault: "`CLIENT PAUSE … WRITE`", ..ONE }, &server).await;
     assert_eq!(server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]), "OK");
@@ -55,7 +55,7 @@ async fn v3_writes_that_are_held_up_longer_than_a_lease_make_no_second_holder() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v4_a_server_busy_with_somebodys_script_makes_no_second_holder() {
+async fn v4_a_server_busy_with_another_script_makes_no_second_holder() {
     let server = Arc::new(RedisServer::builder().config("lua-time-limit 50").start());
     let mut play = held(Cell { id: "V4", fault: "busy with a script", ..ONE }, &server).await;
     let busy = tokio::task::spawn_blocking({

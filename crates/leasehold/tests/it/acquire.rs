@@ -64,7 +64,7 @@ async fn bad_names_and_settings_are_reported_when_locking() {
     assert!(error.to_string().contains("minimum of 5"), "{error}");
     careful.adopt(&lease).await.unwrap().release().await.unwrap();
 
-    // It may be shorter than that of a new lock as well.
+    // It may be shorter than a new lock's ttl as well.
     let builder = leasehold::Client::builder().min_ttl(secs(5)).min_renewal(secs(1));
     let careful = builder.store(Arc::new(world.store.clone())).unwrap();
     let guard = careful.mutex("a").ttl(secs(15)).lock().await.unwrap();
@@ -281,7 +281,7 @@ async fn prolonging_late_succeeds_if_the_lock_had_no_holder_since_and_says_so() 
     let not = mutex.prolong(guard).await.unwrap_err();
     assert_eq!(not.kind(), ErrorKind::Lost);
     assert!(world.is_idle("a").await, "nothing was taken");
-    // Not that of another lock.
+    // Not another lock's.
     let guard = mutex.lock().await.unwrap();
     let not = client.mutex("b").prolong(guard).await.unwrap_err();
     assert_eq!(not.kind(), ErrorKind::Misuse);
@@ -315,7 +315,7 @@ async fn a_detached_lease_is_prolonged_late_if_the_lock_had_no_holder_since() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn locking_again_in_vain_gives_nothing_up() {
+async fn locking_again_in_vain_ends_no_lease() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));

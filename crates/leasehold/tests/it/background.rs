@@ -201,7 +201,7 @@ fn a_guard_outlives_the_runtime_that_it_was_made_on(place: &Place) {
     }
 }
 
-fn a_guard_dropped_just_before_its_runtime_is_given_up(place: &Place) {
+fn a_guard_dropped_just_before_its_runtime_ends(place: &Place) {
     for runtime in [one_thread(), two_threads()] {
         let guard = runtime.block_on(async {
             place.client().await.mutex("key").ttl(secs(3600)).lock().await.unwrap()
@@ -238,7 +238,7 @@ fn a_token_is_cancelled_though_its_runtime_has_ended(place: &Place) {
 }
 
 /// A client that was made, and has waited, on a runtime of one thread that is not blocked any more.
-fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
+fn an_idle_runtime_keeps_no_others_waiting(place: &Place) {
     let (left, others) = (one_thread(), [one_thread(), two_threads(), one_thread()]);
     let (client, held) = left.block_on(async {
         let (holder, held) = place.lock().await;
@@ -279,7 +279,7 @@ fn a_runtime_that_nobody_drives_keeps_no_others_waiting(place: &Place) {
 }
 
 /// A re-entrant lock whose holds end on a runtime that stands still from then on.
-fn holds_that_end_on_a_runtime_that_nobody_drives_keep_no_others_waiting(place: &Place) {
+fn holds_that_end_on_an_idle_runtime_keep_no_others_waiting(place: &Place) {
     let (left, other) = (one_thread(), one_thread());
     let client = other.block_on(place.client());
     let lock = client.reentrant("key", &Owner::new());
@@ -359,11 +359,11 @@ on_each_store!(
     a_runtime_that_stands_still_costs_no_lease,
     a_task_that_blocks_right_after_it_took_the_lock_keeps_it,
     a_guard_outlives_the_runtime_that_it_was_made_on,
-    a_guard_dropped_just_before_its_runtime_is_given_up,
+    a_guard_dropped_just_before_its_runtime_ends,
     a_token_is_cancelled_though_its_runtime_has_ended,
     a_runtime_that_ends_takes_no_contender_of_another_one_along,
-    a_runtime_that_nobody_drives_keeps_no_others_waiting,
-    holds_that_end_on_a_runtime_that_nobody_drives_keep_no_others_waiting,
+    an_idle_runtime_keeps_no_others_waiting,
+    holds_that_end_on_an_idle_runtime_keep_no_others_waiting,
     outside_a_runtime_a_call_is_an_error_and_no_panic,
 );
 
@@ -478,7 +478,7 @@ async fn a_lease_that_is_about_to_end_takes_no_time_from_those_renewed_with_it()
 #[cfg(unix)]
 /// Has one wait whose client has waited on another runtime before, while the clock stands still: so
 /// it does not request by itself. `meanwhile` says what happens to the other one.
-fn a_waiter_is_told(before: Runtime, meanwhile: impl FnOnce(Runtime)) {
+fn a_waiter_is_notified(before: Runtime, meanwhile: impl FnOnce(Runtime)) {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
     let store = MemoryStore::with_clock(Arc::clone(&clock));
     let faults = FaultStore::new(Arc::new(store.clone()));
@@ -521,14 +521,14 @@ fn until(is_so: impl Fn() -> bool, or_else: &str) {
 #[test]
 fn a_waiter_is_notified_though_the_runtime_of_earlier_waiters_is_idle() {
     let mut kept = None;
-    a_waiter_is_told(one_thread(), |before| kept = Some(before));
+    a_waiter_is_notified(one_thread(), |before| kept = Some(before));
     drop(kept);
 }
 
 #[test]
 fn a_waiter_is_notified_though_the_runtime_of_earlier_waiters_ends() {
     for before in [one_thread(), two_threads()] {
-        a_waiter_is_told(before, drop);
+        a_waiter_is_notified(before, drop);
     }
 }
 
@@ -561,8 +561,8 @@ fn runtimes_that_have_ended_leave_no_file_open() {
 }
 
 #[test]
-fn a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it() {
-    alone("background::a_waiter_that_a_close_hands_the_lock_to_ends_and_leaves_it", || {
+fn a_waiter_that_gets_the_lock_by_a_close_ends_and_leaves_it() {
+    alone("background::a_waiter_that_gets_the_lock_by_a_close_ends_and_leaves_it", || {
         one_thread().block_on(async {
             let store = MemoryStore::new();
             let client = Client::new(Arc::new(store.clone())).unwrap();

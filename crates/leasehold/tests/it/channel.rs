@@ -90,7 +90,7 @@ async fn a_proxy_that_refuses_subscriptions_keeps_no_waiter_from_a_free_lock() {
 }
 
 #[tokio::test]
-async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_lock_that_comes_free() {
+async fn a_server_without_room_for_a_channel_keeps_no_waiter_from_a_free_lock() {
     let server = RedisServer::start();
     let holder = Client::connect(server.url()).await.unwrap();
     let waiter = Client::connect(server.url()).await.unwrap();

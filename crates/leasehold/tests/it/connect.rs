@@ -17,7 +17,7 @@ fn open_files_below(directory: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn opening_a_directory_holds_up_nothing_else_on_the_runtime() {
+async fn opening_a_directory_delays_nothing_else_on_the_runtime() {
     let place = tempfile::tempdir().unwrap();
     let url = |name: &str| format!("embedded:{}", place.path().join(name).display());
     drop(Client::connect(url("locks")).await.unwrap());

@@ -57,7 +57,7 @@ async fn futures_dropped_behind_a_cleanup_under_way_send_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn futures_dropped_for_many_locks_fill_a_queue_that_holds_up_the_next() {
+async fn futures_dropped_for_many_locks_fill_a_queue_that_delays_the_next() {
     let world = World::new();
     let (store, client) = slow_to_leave(&world);
     let holder = world.client();

@@ -84,7 +84,7 @@ async fn free_or_closed(client: &Client, key: &Key, cooldown: Cooldown) {
             }
         }
     };
-    patiently(&format!("an end of {key} with a cool-down of {cooldown}"), at_rest).await;
+    patiently(&format!("an end of {key} with a cooldown of {cooldown}"), at_rest).await;
 }
 
 /// Ends what has more than one lease, or counts, or is open again at will.

@@ -87,7 +87,7 @@ fn record(key: &str) -> String {
 }
 
 /// Waits until there is a waiter in the queue.
-async fn until_somebody_waits(client: &Client, key: &str) {
+async fn until_a_waiter_is_queued(client: &Client, key: &str) {
     patiently("a waiter", async {
         while client.inspect(key).await.unwrap().is_none_or(|info| info.waiters.is_empty()) {
             tokio::time::sleep(ms(5)).await;
@@ -114,7 +114,7 @@ async fn a_killed_primary_costs_time_only(servers: Servers) {
         let guard = waiter.mutex("a").ttl(secs(60)).lock().await.unwrap();
         (guard.fence().unwrap(), guard.release_outcome().await.unwrap())
     });
-    until_somebody_waits(&holder, "a").await;
+    until_a_waiter_is_queued(&holder, "a").await;
     let old = servers.primary("a").port();
     servers.primary("a").kill();
     servers.until_replaced("a", old).await;
@@ -148,7 +148,7 @@ async fn sentinels_that_are_gone_before_the_first_renewal_cost_no_lease() {
     guard.release().await.unwrap();
 }
 
-async fn what_no_replica_had_is_told_lost(servers: Servers) {
+async fn a_lease_that_no_replica_had_is_reported_lost(servers: Servers) {
     let client = servers.client("").await;
     let before = client.mutex("a").lock().await.unwrap();
     let fence_before = before.fence().unwrap();
@@ -175,12 +175,12 @@ async fn what_no_replica_had_is_told_lost(servers: Servers) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_promoted_replica_lacks_is_reported_lost_under_sentinels() {
-    what_no_replica_had_is_told_lost(Servers::sentinel().await).await;
+    a_lease_that_no_replica_had_is_reported_lost(Servers::sentinel().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_promoted_replica_lacks_is_reported_lost_in_a_cluster() {
-    what_no_replica_had_is_told_lost(Servers::cluster(1).await).await;
+    a_lease_that_no_replica_had_is_reported_lost(Servers::cluster(1).await).await;
 }
 
 /// Takes the lock again and again, and checks that it is the only one that believes to have it.
@@ -268,7 +268,7 @@ async fn a_slot_moves_while_its_lock_is_held_and_waited_for() {
         let guard = waiter.mutex("a").ttl(secs(60)).lock().await.unwrap();
         guard.fence().unwrap()
     });
-    until_somebody_waits(&holder, "a").await;
+    until_a_waiter_is_queued(&holder, "a").await;
     let from = servers.primary("a").port();
     let moving = Arc::clone(&cluster);
     spawn_blocking(move || {
@@ -306,7 +306,7 @@ async fn several_locks_of_a_cluster_are_taken_all_or_none_and_waited_for_in_thei
         assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     }
     let waiting = tokio::spawn(async move { multi.lock().await });
-    until_somebody_waits(&other, "b").await;
+    until_a_waiter_is_queued(&other, "b").await;
     assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "the first is kept");
     let last = other.mutex("c").try_lock().await.unwrap().unwrap();
     assert_eq!(last.release_outcome().await.unwrap(), Release::Released);

@@ -306,7 +306,7 @@ async fn a_limit_that_is_reached_while_the_store_is_slow_is_a_timeout_that_names
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rare_try_gives_the_store_half_a_minute_to_come_back_too() {
+async fn a_rare_try_gives_the_store_thirty_seconds_to_come_back_too() {
     let world = World::new();
     let _held = world.stranger_takes("a", secs(200)).await;
     let faults = faulty(&world);

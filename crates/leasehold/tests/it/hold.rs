@@ -185,7 +185,7 @@ async fn a_lease_found_lost_while_it_is_detached_is_not_detached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_gives_its_lock_up() {
+async fn a_dropped_guard_releases_its_lock() {
     let world = World::new();
     let client = world.client();
     drop(client.mutex("a").lock().await.unwrap());
@@ -197,7 +197,7 @@ async fn a_dropped_guard_gives_its_lock_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_holding_gives_the_lock_up() {
+async fn a_panic_while_holding_releases_the_lock() {
     let world = World::new();
     let client = world.client();
     let task = tokio::spawn(async move {
@@ -414,7 +414,7 @@ async fn of_many_that_adopt_a_lease_at_once_one_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adoption_whose_answer_is_lost_is_asked_for_again() {
+async fn an_adoption_whose_answer_is_lost_is_requested_again() {
     let world = World::new();
     let store = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(store.clone()));

@@ -252,7 +252,7 @@ async fn an_owner_of_redissons_lock_is_its_own_clients_alone() {
     let server = RedisServer::start();
     let (here, there) = (Redisson::connect(server.url()), Redisson::connect(server.url()));
     let (here, there) = (here.await.unwrap(), there.await.unwrap());
-    // One by its id would be that of other processes, too.
+    // Other processes may have the same id.
     let by_id = Owner::from_secret("the caller's own id").unwrap();
     let error = here.lock("a", &by_id).try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");

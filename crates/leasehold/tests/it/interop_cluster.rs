@@ -102,7 +102,7 @@ async fn a_lock_is_followed_to_the_node_that_its_slot_is_moved_to() {
 
         let moving = cluster.begin_move(slot, to);
         moving.keys().iter().for_each(|key| moving.step(key));
-        // Half way there: the keys are at the one, the slot is the other's.
+        // Half way there: one node has the keys, another the slot.
         watched(to).await;
         if name == "moved-a" {
             moving.finish();

@@ -152,7 +152,7 @@ async fn a_wait_that_a_full_store_refuses_ends_at_once_without_its_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_questions_come_to_nothing_still_hears_of_its_lease() {
+async fn a_waiter_whose_heartbeats_fail_still_learns_of_its_lease() {
     let mut scene = Scene::new().await;
     let Scene { world, faults, client, held } = &mut scene;
     let mutex = client.mutex("a");
@@ -227,7 +227,7 @@ async fn an_answer_on_its_way_when_the_wait_ends_may_still_bring_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_waiter_with_a_long_grace_holds_up_others_for_four_times_that() {
+async fn a_dead_waiter_with_a_long_grace_delays_others_for_four_times_that() {
     for (grace, window) in [(secs(5), secs(30)), (secs(150), secs(600))] {
         let world = World::new();
         let holder = world.client().mutex("a").lock().await.unwrap();
@@ -296,7 +296,7 @@ async fn behind_the_dead(windows: &[Duration], holder_dies: bool, cooldown: Dura
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_behind_the_dead_is_there_once_the_lock_is_free_and_their_windows_are_over() {
+async fn a_waiter_behind_the_dead_is_served_once_the_lock_is_free_and_their_timeouts_are_over() {
     for windows in [&[1][..], &[5], &[1, 5], &[5, 1], &[5, 5, 5]] {
         let windows: Vec<_> = windows.iter().map(|window| secs(*window)).collect();
         let over = *windows.iter().max().unwrap();

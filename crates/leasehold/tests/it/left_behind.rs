@@ -228,7 +228,7 @@ fn a_request_whose_runtime_has_ended_is_repeated_by_the_next_in_the_queue() {
 }
 
 #[test]
-fn a_request_whose_runtime_is_held_up_is_waited_for_as_long_as_a_call_takes() {
+fn a_request_whose_runtime_is_blocked_is_waited_for_as_long_as_a_call_takes() {
     let mut kept = None;
     pass_a_request_on(|sick| kept = Some(sick));
     drop(kept);
@@ -267,7 +267,7 @@ fn a_try_that_is_dropped_on_its_way_is_abandoned_whatever_its_runtime_does() {
 }
 
 #[test]
-fn a_heartbeat_that_was_overtaken_by_the_lease_holds_its_release_up_no_longer_than_a_call_takes() {
+fn a_heartbeat_that_the_lease_overtook_delays_its_release_no_longer_than_a_call_takes() {
     let slow = Slow { silent: Some(3), ..Slow::default() };
     let (left, other) = (new_runtime(), new_runtime());
     let (client, lease) = left.block_on(async {
@@ -308,7 +308,7 @@ fn a_runtime_that_is_blocked_keeps_no_position() {
         held.release().await.unwrap();
         client
     });
-    // Nobody polls what is left on the runtime; and when it is, nothing is taken any more.
+    // What is left on the runtime is unpolled. When it is polled, it acquires no lock.
     let given_up = || slow.seen(|seen| seen.left > 0);
     let gone = (0..60_000).any(|_| {
         thread::sleep(ms(1));

@@ -92,7 +92,7 @@ async fn a_function_that_gets_no_lock_does_not_begin() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_body_comes_out_and_the_lock_comes_free() {
+async fn an_error_of_the_body_comes_out_and_the_lock_is_released() {
     let client = Client::connect("memory:").await.unwrap();
     let mut begun = 0;
     assert_eq!(work(&client, 7, &mut begun, true).await, Err(Wrong::Work("no paper")));

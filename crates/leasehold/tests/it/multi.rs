@@ -165,7 +165,7 @@ async fn those_that_are_held_stay_held_while_another_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_one_before_all_are_held_asks_for_it_again() {
+async fn a_contender_that_loses_one_before_all_are_held_requests_it_again() {
     let world = World::new();
     let held = world.client().mutex("b").ttl(secs(3_000)).lock().await.unwrap();
     let multi = world.client().multi(["a", "b"]).ttl(secs(3));
@@ -292,7 +292,7 @@ async fn names_given_twice_none_and_bad_ones_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_gives_all_of_them_back() {
+async fn a_lost_answer_releases_all_of_them() {
     let world = World::new();
     let faults = FaultStore::new(Arc::new(world.store.clone()));
     let client = world.client_of(Arc::new(faults.clone()));

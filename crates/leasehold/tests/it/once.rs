@@ -154,7 +154,7 @@ async fn a_period_that_closes_nothing_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_same_name_is_not_handed_a_closed_lock() {
+async fn a_waiter_for_the_same_name_gets_no_closed_lock() {
     let world = World::new();
     let client = world.client();
     let guard = client.once_per("a", secs(50)).try_start().await.unwrap().unwrap();

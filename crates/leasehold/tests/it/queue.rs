@@ -142,7 +142,7 @@ async fn a_dead_holders_lock_is_taken_over_in_time_though_answers_come_late() {
     let world = World::new();
     let _dead = world.stranger_takes("a", secs(7)).await;
     let slow = FaultStore::new(Arc::new(world.store.clone()));
-    for _ in ["a first try", "a place in line"] {
+    for _ in ["a first try", "a position"] {
         slow.next(Op::Acquire, Fault::Delay { before: ms(0), after: ms(300) });
     }
     let started = tokio::time::Instant::now();

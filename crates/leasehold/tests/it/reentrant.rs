@@ -162,7 +162,7 @@ async fn taking_it_again_prolongs_the_lease_and_never_shortens_it() {
     let outer = fixed.lock().await.unwrap();
     tokio::time::sleep(secs(15)).await;
     let before = outer.remaining();
-    // A shorter ttl than the lease's own is that of another lease.
+    // A shorter ttl than the lease's own belongs to another lease.
     let inner = client.reentrant("a", &owner).ttl(secs(1)).lock().await.unwrap();
     assert!(before < secs(6) && outer.remaining() > secs(18), "{:?}", outer.remaining());
     assert_eq!(inner.remaining(), outer.remaining());

@@ -147,7 +147,7 @@ async fn another_limit_or_kind_is_refused_with_both_in_the_message() {
     assert!(text.contains("semaphore with limit 3") && text.contains("as a lock"), "{text}");
     assert!(guard.is_held_by_store().await.unwrap());
 
-    // Nobody uses it any more: the name is free for any use.
+    // It has no users any more: the name is free for any use.
     assert_eq!(guard.release_outcome().await.unwrap(), Release::Released);
     drop(client.semaphore("a", 4).acquire().await.unwrap());
 }
@@ -173,7 +173,7 @@ async fn who_takes_the_stored_limit_is_not_refused_for_another() {
     two.release().await.unwrap();
     waiters.join_all().await;
     one.release().await.unwrap();
-    // Nobody used it in between: the next user sets the limit, and the old program takes that.
+    // It had no user in between: the next user sets the limit, and the old program takes that.
     let all = new.acquire_many(3).await.unwrap();
     let all = all.release_permits(1).await.unwrap();
     let last = old.acquire().await.unwrap();
@@ -196,7 +196,7 @@ async fn who_takes_the_stored_limit_is_not_refused_for_another() {
 async fn changing_the_limit_is_for_all_users_and_ends_no_lease() {
     let world = World::new();
     let three = world.client().semaphore("a", 3);
-    // Nobody uses it: there is no limit to change, and the next user sets it.
+    // Without users there is no limit to change. The next user sets it.
     drop(three.set_limit(5).await.unwrap());
     let held = three.acquire_many(3).await.unwrap();
     let waiter = three.clone();
@@ -262,7 +262,7 @@ async fn some_permits_can_be_released_and_the_others_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_back_some_permits_can_be_dropped_at_every_await() {
+async fn releasing_some_permits_can_be_dropped_at_every_await() {
     cut(Op::Convert, |trial| {
         let semaphore = trial.client.semaphore("a", 3).ttl(secs(20));
         async move {

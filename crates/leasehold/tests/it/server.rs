@@ -60,7 +60,7 @@ async fn requests_per_hand_off(waiters: usize) -> f64 {
             )
         })
         .collect();
-    patiently("all waiters to stand in line", async {
+    patiently("all waiters to be in the queue", async {
         while waiting(&client, "a").await < waiters {
             tokio::time::sleep(ms(5)).await;
         }
@@ -137,7 +137,7 @@ async fn the_lock_of_a_dead_holder_is_taken_over_by_one_of_a_thousand_without_a_
             std::future::pending::<()>().await;
         });
     }
-    patiently("all waiters to stand in line", async {
+    patiently("all waiters to be in the queue", async {
         while waiting(&client, "a").await < 1_000 {
             tokio::time::sleep(ms(20)).await;
         }
@@ -171,7 +171,7 @@ async fn a_queue_moves_on_though_its_subscriptions_are_killed_all_the_time() {
             guard.release_outcome().await.unwrap()
         }));
     }
-    patiently("all waiters to stand in line", async {
+    patiently("all waiters to be in the queue", async {
         while waiting(&holder, "a").await < 20 {
             tokio::time::sleep(ms(5)).await;
         }
@@ -204,7 +204,7 @@ async fn a_waiter_that_a_full_server_refuses_leaves_the_queue_and_its_lock_to_ot
     let guard = holder.mutex("a").ttl(secs(2)).lock().await.unwrap();
     let mutex = waiter.mutex("a");
     let waits = tokio::spawn(async move { mutex.lock().await });
-    patiently("the waiter to stand in line", async {
+    patiently("the waiter to be in the queue", async {
         while waiting(&holder, "a").await == 0 {
             tokio::time::sleep(ms(5)).await;
         }

@@ -69,7 +69,7 @@ async fn requests_for_one_key_are_served_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn other_keys_and_none_are_not_held_up() {
+async fn other_keys_and_none_are_not_delayed() {
     let client = Client::connect("memory:").await.unwrap();
     let kitchen = Kitchen::new(0);
     let service = service(&layer(&client), &kitchen);

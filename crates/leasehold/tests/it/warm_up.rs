@@ -54,7 +54,7 @@ async fn a_wait_sleeps_until_the_time_that_the_store_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_when_it_was_to_grant_is_given_half_a_minute_from_then() {
+async fn a_store_that_is_away_when_it_was_to_grant_has_thirty_seconds_from_then() {
     let (_faults, client, grants_at) = scene(secs(60), secs(20));
     drop(client.mutex("a").lock().await.unwrap());
     assert!(Instant::now() >= grants_at + secs(20));
@@ -114,7 +114,7 @@ async fn waiters_keep_their_positions_while_a_restarted_server_warms_up() {
         }
     };
     let in_line = async |count: usize| {
-        patiently("all in line", async {
+        patiently("all in the queue", async {
             let waiters = async || {
                 let info = sure.inspect("a").await.ok().flatten();
                 info.map_or(0, |info| info.waiters.len())
@@ -136,7 +136,7 @@ async fn waiters_keep_their_positions_while_a_restarted_server_warms_up() {
     })
     .await
     .unwrap();
-    // One who comes while nothing is granted stands behind those who came before.
+    // A newcomer during the warm-up queues behind earlier waiters.
     waits.spawn(contender(4));
     in_line(4).await;
     holder.release().await.unwrap();

@@ -100,7 +100,7 @@ async fn the_events_of_each_lock_are_counted() {
     }
     let handed_on = Scraped::new(&handle).get("leasehold_lock_handoffs path=process");
 
-    // Taken away by an operator.
+    // Force-released by an operator.
     let lost = client.mutex("b").ttl(Duration::from_millis(300)).lock().await.unwrap();
     let fence = lost.fence_even_if_lost();
     assert_eq!(client.force_release("b", fence).await.unwrap(), ForceRelease::Released);
@@ -129,7 +129,7 @@ async fn the_events_of_each_lock_are_counted() {
         ("leasehold_lock_waiting ", 0.0),
     ]);
     #[cfg(feature = "redis")]
-    messages_that_nobody_may_publish_are_counted(&handle).await;
+    messages_that_no_user_may_publish_are_counted(&handle).await;
 
     // Neither a token nor a name, of which there may be any number.
     let text = handle.render();
@@ -138,7 +138,7 @@ async fn the_events_of_each_lock_are_counted() {
 
 /// The holder's user has no right to the channel on which a waiter is notified.
 #[cfg(feature = "redis")]
-async fn messages_that_nobody_may_publish_are_counted(handle: &PrometheusHandle) {
+async fn messages_that_no_user_may_publish_are_counted(handle: &PrometheusHandle) {
     let server = leasehold_testkit::server::RedisServer::start();
     let rule = ["ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all"];
     assert_eq!(server.cli(&rule), "OK");

@@ -164,7 +164,7 @@ pub(super) async fn passed_on() -> Outcome<()> {
     };
     match ask.await {
         Ok(true) => Ok(()),
-        // The front tells of it, where there still is one.
+        // The front reports it, if there still is one.
         Ok(false) => Err(Failure::silent(Exit::Output)),
         Err(error) => Err(Failure::system("answer from the background", &error)),
     }

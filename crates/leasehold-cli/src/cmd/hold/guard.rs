@@ -172,7 +172,7 @@ fn watch(
     loop {
         let deadline = told.deadline.load(Ordering::SeqCst);
         let ends_at = Duration::from_nanos(deadline);
-        // A moment after the holder, which tells the script itself if it can.
+        // A moment after the holder, which signals the script itself if it can.
         let grace = Duration::from_nanos(told.grace.load(Ordering::SeqCst));
         let before = grace.saturating_sub(grace / 8);
         let tell_at = ends_at.saturating_sub(before);

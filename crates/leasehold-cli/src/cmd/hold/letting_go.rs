@@ -39,7 +39,7 @@ mod by_socket {
 
     /// Where the holder listens. The address needs the fence.
     fn address(key: &Key, fence: u64, place: &str) -> io::Result<SocketAddr> {
-        // Names may be longer than an address, and nobody gains by two with one address.
+        // Names may be longer than an address, and two with one address gain nothing.
         let hash = fnv::hash(&[place.as_bytes(), key.as_str().as_bytes()]);
         let uid = rustix::process::geteuid().as_raw();
         SocketAddr::from_abstract_name(format!("leasehold/hold/{uid}/{fence}/{hash:016x}"))

@@ -332,7 +332,7 @@ impl Holding<'_> {
         });
         let then =
             doomed.map_or_else(String::new, |(pid, name)| format!("; process {pid} gets {name}"));
-        // Before the signal: the script's own standard error is where it is told.
+        // Before the signal, because the message goes to the script's own standard error.
         let overtime = leases.losses(&then, |text| self.say(text));
         if let Some(Purpose { script, manners: Some(manners) }) = &self.purpose {
             let pid = script.pid().as_raw_nonzero();

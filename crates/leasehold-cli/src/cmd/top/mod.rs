@@ -113,7 +113,7 @@ async fn watch(
             signal = signals.next_fatal() => {
                 return Err(Failure::silent(Exit::Signal(number(signal))));
             }
-            // One question at a time: a store that is slow is not to be asked more for it.
+            // One question at a time: a slow store gets no more requests for that.
             _ = tick.tick(), if asking.is_empty() => Event::Tick,
             Some(_) = asking.join_next(), if !asking.is_empty() => continue,
             () = until(late_at) => Event::Late,
@@ -180,7 +180,7 @@ async fn force_release(client: Client, key: Key, fence: Fence, answer_to: mpsc::
         }),
         Err(error) => Event::Failed(chain(&error)),
     };
-    // Nobody listens any more at the end.
+    // At the end there is no receiver.
     answer_to.send(outcome).await.ok();
 }
 

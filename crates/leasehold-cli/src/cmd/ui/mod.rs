@@ -107,7 +107,8 @@ async fn serve(
     let mut taking: Option<Ongoing<'_, Option<Client>>> = None;
     loop {
         tokio::select! {
-            // The site has one receiver itself. One question at a time, and none for nobody.
+            // The site has one receiver itself. One request at a time, and only while a page is
+            // open.
             _ = tick.tick(), if looking.is_none() => {
                 let now = Instant::now();
                 if show.receiver_count() > 1 && now >= look_at {

@@ -241,7 +241,7 @@ fn of_holder(info: &LockInfo, holder: &HolderInfo, known: Option<&Known>) -> Vec
         "  its lease expires in {} unless renewed, as a live holder does",
         duration::show(holder.remaining)
     ));
-    // A holder tells itself alone that it gets on, and a renewal says that its process lives.
+    // Only the holder itself knows that it makes progress; a renewal says that its process lives.
     lines.push(format!(
         "  the store does not know whether its work makes progress; it has held the lock for {}",
         duration::show(holder.held_for)

@@ -44,7 +44,8 @@ impl Process {
         let tagged = before.rsplit_once('_').and_then(|(host, id)| Some((host, number(id)?)));
         let (host, id, tag) = match tagged.filter(|_| number(last).is_none()) {
             Some((host, id)) => (host, id, Some(last)),
-            // As older versions have it, without anything that tells it from others of its number.
+            // As older versions have it, without anything that distinguishes it from others of its
+            // number.
             None => (before, number(last)?, None),
         };
         let here = rustix::system::uname().nodename().to_string_lossy().into_owned();

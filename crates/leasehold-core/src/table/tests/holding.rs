@@ -276,7 +276,7 @@ fn a_release_in_time_ends_a_lease_that_expires_on_its_way() {
     lock.wait(3);
     lock.pass(100);
     assert_eq!(lock.release_with(&in_time(2, second)), Release::Released);
-    assert_eq!(lock.holders(), [3], "it goes to the next in line");
+    assert_eq!(lock.holders(), [3], "it goes to the next in the queue");
     assert_eq!(lock.release_with(&in_time(2, second)), Release::NotHeld);
 }
 

@@ -73,7 +73,7 @@ fn a_lock_that_is_ahead_of_the_clock_waits_as_long() {
 }
 
 #[test]
-fn a_step_grants_if_it_gives_a_token_a_lease_or_makes_one_exclusive() {
+fn a_step_grants_if_a_token_gets_a_lease_or_an_exclusive_one() {
     let mut lock = Lock::new();
     let before = lock.entry.clone();
     let lease = lock.take(1, 300);
@@ -124,7 +124,7 @@ fn only_a_free_lock_and_one_with_a_single_exclusive_holder_have_the_common_form(
 }
 
 #[test]
-fn a_lease_that_was_ended_elsewhere_counts_as_released_and_the_next_step_hands_it_on() {
+fn a_lease_that_was_ended_elsewhere_counts_as_released_and_the_next_step_grants_the_lock() {
     let mut lock = Lock::new();
     assert_eq!(lock.entry.exclusive_fences(), None);
     let lease = lock.take(1, 300);

@@ -250,7 +250,7 @@ fn a_body_that_outlives_its_lease_learns_whether_another_holder_was_there() {
 }
 
 #[test]
-fn a_body_that_panics_gives_the_lock_up() {
+fn a_body_that_panics_releases_the_lock() {
     let (_, client) = world();
     let mutex = client.mutex("key");
     let run = catch_unwind(AssertUnwindSafe(|| {
@@ -288,7 +288,7 @@ fn all_that_a_client_holds_is_released_at_once() {
 }
 
 #[test]
-fn a_closed_client_has_given_everything_up_and_takes_nothing_new() {
+fn a_closed_client_has_released_everything_and_takes_nothing_new() {
     let (store, client) = world();
     let guard = client.mutex("kept").lock().wait().unwrap();
     drop(client.mutex("dropped").lock().wait().unwrap());
@@ -304,7 +304,7 @@ fn closing_ends_the_wait_of_another_thread() {
     let guard = client_of(&store).mutex("key").lock().wait().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.mutex("key").lock().wait());
-        eventually("the thread is in line", || {
+        eventually("the thread is in the queue", || {
             client_of(&store)
                 .inspect("key")
                 .wait()

@@ -89,9 +89,9 @@ fn no_store_leaves_a_thread_behind() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients() {
+fn a_store_that_answers_no_release_delays_neither_a_drop_nor_other_clients() {
     alone(
-        "wait::thread::a_store_that_answers_no_release_holds_up_neither_a_drop_nor_other_clients",
+        "wait::thread::a_store_that_answers_no_release_delays_neither_a_drop_nor_other_clients",
         || {
             let store = MemoryStore::new();
             let silent = Arc::new(FaultStore::new(Arc::new(store.clone())));

@@ -11,7 +11,7 @@ impl World {
         let books = &mut self.books;
         match (call.op, answer) {
             (&Op::Acquire { who, ttl_ms, holds, block, how, .. }, &Answer::Granted(fences)) => {
-                assert!(!closed, "granted during a cool-down");
+                assert!(!closed, "granted during a cooldown");
                 let place = queue.and_then(|queue| queue.place);
                 let preferred = matches!(how, How::Preferred);
                 let kept = place.filter(|place| books.may_have_given(*place, &in_line, at_us));
@@ -39,7 +39,7 @@ impl World {
                 assert_eq!(already, Already::new(held.fences, holds));
             }
             (&Op::Acquire { who, .. }, Answer::Waiting(waiting)) => {
-                assert!(!books.held.contains_key(&who), "a holder is not put in line");
+                assert!(!books.held.contains_key(&who), "a holder is not queued");
                 let known = books.line.get(&who).cloned();
                 if let (None, Some(asked)) = (&known, &call.acquire) {
                     books.give(waiting.place, asked, &in_line, at_us);
@@ -53,7 +53,7 @@ impl World {
                         seen_us: at_us,
                         window_us: u64::from(queue.window.as_millis()) * 1_000,
                     },
-                    (None, known) => known.expect("nobody is put in line unasked"),
+                    (None, known) => known.expect("only a request to wait is queued"),
                 };
                 assert_eq!(waits.place, waiting.place);
                 books.places.insert(who, waiting.place);
