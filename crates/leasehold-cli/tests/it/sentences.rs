@@ -202,7 +202,11 @@ fn messages() -> Vec<(PathBuf, bool, String)> {
                     .any(|word| text.starts_with(word));
                 let is_documentation =
                     ["cost.rs", "errors.rs", "table.rs"].iter().any(|name| file.ends_with(name));
-                if text.contains(' ') && !(is_other || is_statement || is_documentation) {
+                // A word may be part of a message.
+                let is_old_word = text.contains('-') && !old_terms(&text).is_empty();
+                if (text.contains(' ') || is_old_word)
+                    && !(is_other || is_statement || is_documentation)
+                {
                     messages.push((file.clone(), is_for_programmers, text));
                 }
             }
