@@ -101,7 +101,7 @@ pub(crate) fn wait<T: Send>(
     let mut future = pin!(future);
     let signal = Signal::of_this_thread();
     let waker = Waker::from(Arc::clone(&signal));
-    // What needs no wait is done with the lock: to let go of it costs more than most of that.
+    // What needs no wait runs under the GIL: a release of that costs more than most of it.
     let first = wait::poll(driver, future.as_mut(), &waker);
     let output = match first {
         Poll::Ready(output) => Ok(output),

@@ -138,7 +138,7 @@ pub(crate) async fn close_all() -> Result<()> {
         closing.push(driver()?.spawn(core.close()));
     }
     for one in closing {
-        // What could not be released expires; there is nobody left to be told.
+        // What could not be released expires; no caller is left who could learn of it.
         drop(one.await);
     }
     Ok(())

@@ -621,7 +621,7 @@ impl AGuard {
             let error = match (released, told) {
                 (Ok(()), None) => return plain(py, false),
                 (Err(error), _) => error,
-                // The store may have it still, but its holder was told otherwise.
+                // The store may have it still, but its holder learned otherwise.
                 (Ok(()), Some(_)) => {
                     let why = format!("{key:?}: the lease was lost while its work ran");
                     Error::new(ErrorKind::Lost, why)

@@ -176,7 +176,7 @@ impl Lock {
 #[tokio::test]
 async fn the_short_ways_do_what_the_table_does() {
     let store = PostgresStore::connect(&format!("{}?create=yes", SERVER.url())).await.unwrap();
-    // The first step begins an epoch, without which nothing is granted.
+    // The first step begins an epoch, which each grant needs.
     let first = AcquireRequest::new(Key::new("first").unwrap(), Token::from_bytes([9; 16]), {
         Ttl::new(WITHIN).unwrap()
     });

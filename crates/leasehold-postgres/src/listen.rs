@@ -275,7 +275,10 @@ impl Hub {
                 End::Idle => {}
                 End::Over => return,
                 End::Lost(fault) => {
-                    tracing::debug!(target: "leasehold", error = %fault.error, "the wake channel was lost");
+                    tracing::debug!(
+                        target: "leasehold", error = %fault.error,
+                        "the connection for notifications was lost"
+                    );
                     *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(fault.error.clone());
                     self.tell_all(&Wake::Silent);

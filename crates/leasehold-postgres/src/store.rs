@@ -332,7 +332,7 @@ impl Store for PostgresStore {
     ) -> BoxFuture<'a, Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let Some(subscription) = &self.shared.subscription else {
-                let why = "the store's URL has listen=none, so it has no wake channel";
+                let why = "the store's URL has listen=none, so it gets no notifications";
                 return Err(self.named(Error::new(ErrorKind::Unsupported, why), "listen", None));
             };
             let listener = subscription.listen(client, Deadline::after(within)).await;

@@ -23,7 +23,7 @@ const SPEAK: [(&str, bool); 7] = [
 const WORDS_MAX: usize = 30;
 
 /// Words for which the project has another one: see the terms in CONTRIBUTING.
-const OLD_TERMS: [&str; 49] = [
+const OLD_TERMS: [&str; 50] = [
     "all the same",
     "anew",
     "asked for",
@@ -70,6 +70,7 @@ const OLD_TERMS: [&str; 49] = [
     "time-outs",
     "told",
     "took away",
+    "wake channel",
     "wake message",
     "what becomes of",
     concat!("who", "ever"),
