@@ -112,9 +112,10 @@ pub(crate) fn see_why(key: &Key) -> String {
     format!(". See {}", why(key))
 }
 
-/// Says what is waited for.
-pub(crate) fn tell_of_wait(info: &LockInfo, more: &str) {
-    output::message(&format!("waiting: \"{}\" is {}{more}", info.key, state(info)));
+/// Says what is waited for. A wait that is long may be for a lock that is stuck.
+pub(crate) fn tell_of_wait(info: &LockInfo, more: &str, is_long: bool) {
+    let next = if is_long { see_why(&info.key) } else { String::new() };
+    output::message(&format!("waiting: \"{}\" is {}{more}{next}", info.key, state(info)));
 }
 
 /// Prints that the lock was granted, and is not confirmed yet: the answer came too late, replicas

@@ -38,6 +38,11 @@ impl Pauses {
         self.0 = Some(next);
         pause
     }
+
+    /// Whether the explanation after the last pause is not the first.
+    pub(crate) fn is_again(&self) -> bool {
+        self.0.is_some_and(|next| next > EXPLAIN_AGAIN)
+    }
 }
 
 /// How long the last listings of a store took.
@@ -76,6 +81,14 @@ impl Listings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_second_explanation_of_a_wait_and_all_later_ones_are_repetitions() {
+        let mut pauses = Pauses::default();
+        let explained = [(); 4].map(|()| (pauses.next(), pauses.is_again()));
+        assert_eq!(explained.map(|(_, is_again)| is_again), [false, true, true, true]);
+        assert_eq!(explained[..2].iter().map(|(pause, _)| *pause).sum::<Duration>().as_secs(), 10);
+    }
 
     fn listings(took_ms: &[u64]) -> Listings {
         let mut listings = Listings::default();

@@ -438,7 +438,9 @@ impl Request {
                         describe::tell_of_grant(&info);
                         continue;
                     }
-                    describe::tell_of_wait(&info, &place);
+                    // `why` does not know locks of other libraries.
+                    let is_long = pauses.is_again() && self.numbers == Numbers::Fences;
+                    describe::tell_of_wait(&info, &place, is_long);
                 }
                 // It comes free just now.
                 Ok(None) => {}

@@ -64,6 +64,8 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
         let mut pause = PAUSE_MIN;
         let mut pauses = Pauses::default();
         let mut tell_at = begun + pauses.next();
+        // `why` does not know locks of other libraries.
+        let is_known_to_why = context.settings.layout().is_none();
         // When the store was last known to be there.
         let mut answered = Instant::now();
         loop {
@@ -71,6 +73,7 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
             let now = Instant::now();
             let is_over = until.is_some_and(|until| now >= until);
             let is_told = !context.quiet && now >= tell_at;
+            let is_long = pauses.is_again() && is_known_to_why;
             if is_told {
                 tell_at = now + pauses.next();
             }
@@ -84,10 +87,15 @@ pub(crate) async fn wait(args: &Wait, context: &Context) -> Outcome {
                         }
                         let (key, at, state) =
                             (&info.key, client.location(), describe::state(&info));
-                        return Err(Failure::new(busy, format!("\"{key}\" at {at} is {state}")));
+                        let next = match is_known_to_why {
+                            true => describe::see_why(key),
+                            false => String::new(),
+                        };
+                        let why = format!("\"{key}\" at {at} is {state}{next}");
+                        return Err(Failure::new(busy, why));
                     }
                     if is_told {
-                        describe::tell_of_wait(&info, "");
+                        describe::tell_of_wait(&info, "", is_long);
                     }
                     earliest
                 }

@@ -400,6 +400,7 @@ fn a_wait_is_explained_to_a_file_too_unless_it_is_to_be_quiet() {
         ("k", "run -w 1.5", "waiting: \"k\" is held by"),
         ("k", "run -w 1.5", "this one at position 1"),
         ("k", "wait -w 1.5", "waiting: \"k\" is held by"),
+        ("k", "wait -w 1.5", "unless renewed. See `leasehold why k`"),
         ("shut", "run -w 1.5", "waiting: \"shut\" is cooling down for another"),
         ("shut", "acquire -w 1.5", "waiting: \"shut\" is cooling down for another"),
     ] {
