@@ -1,6 +1,6 @@
 //! `cargo xtask prose`: counts findings of style in each file's prose; no count may grow.
 //!
-//! Prose is the text of Markdown, and the documentation in Rust source: no code, tables and
+//! Prose is the text of Markdown, and documentation and comments in Rust source: no code, tables and
 //! headings. `xtask/prose.txt` keeps the counts. Other files have none.
 
 use std::collections::BTreeMap;
@@ -102,16 +102,32 @@ fn everywhere(root: &Path) -> Result<Found, String> {
         let rust = name.ends_with(".rs") && name.contains("/src/");
         if rust || name.ends_with(".md") && !path.is_symlink() && !name.contains("plots/") {
             let text = fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
-            judge(&name, &if rust { documentation(&text) } else { text }, &mut found);
+            if rust {
+                judge(&name, Part::Documentation, &documentation(&text), &mut found);
+                judge(&name, Part::Comments, &comments(&text), &mut found);
+            } else {
+                judge(&name, Part::Page, &text, &mut found);
+            }
         }
     }
     Ok(found)
 }
 
-fn judge(name: &str, text: &str, found: &mut Found) {
+/// What a text is part of.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Part {
+    Page,
+    Documentation,
+    Comments,
+}
+
+fn judge(name: &str, part: Part, text: &str, found: &mut Found) {
     for sentence in paragraphs(text).iter().flat_map(|paragraph| sentences(paragraph)) {
-        let terms = name.ends_with(".md").then_some(&TERMS);
-        for (rule, _) in RULES.iter().chain(terms).filter(|(_, has)| has(&sentence)) {
+        let terms = (part != Part::Documentation).then_some(&TERMS);
+        // A comment beside the code may deny twice.
+        let applies = |rule: &str| part != Part::Comments || rule != "more-than-one-negation";
+        let rules = RULES.iter().chain(terms).filter(|(rule, _)| applies(rule));
+        for (rule, _) in rules.filter(|(_, has)| has(&sentence)) {
             found.entry(format!("{name} {rule}")).or_default().push(sentence.text.clone());
         }
     }
@@ -146,6 +162,15 @@ fn documentation(text: &str) -> String {
         let said = said.unwrap_or_default();
         let gap = if is_entry(said) { "\n" } else { "" };
         format!("{gap}{said}\n")
+    };
+    text.lines().map(said).collect()
+}
+
+/// The comments in Rust source that have lines of their own, with a gap where code stands between.
+fn comments(text: &str) -> String {
+    let said = |line: &str| {
+        let said = line.trim_start().strip_prefix("//").filter(|it| !it.starts_with(['!', '/']));
+        said.unwrap_or_default().to_owned() + "\n"
     };
     text.lines().map(said).collect()
 }
@@ -250,7 +275,7 @@ mod tests {
 
     fn found(text: &str) -> Found {
         let mut found = Found::new();
-        judge("a.md", text, &mut found);
+        judge("a.md", Part::Page, text, &mut found);
         found
     }
 
@@ -283,6 +308,14 @@ mod tests {
         assert_eq!(names(&documentation(&format!("/// - {half}\n///   {half}\n"))).len(), 1);
         let code = "fn nobody() {}\n/// Nobody waits.\n// Nobody else.\n";
         assert_eq!(names(&documentation(code)), ["nobody-as-actor"]);
+    }
+
+    #[test]
+    fn comments_are_judged_but_for_their_negations() {
+        let code = "/// Nobody waits.\n// Not without a lock,\n// which nobody has.\nfn f() {}\n";
+        let mut found = Found::new();
+        judge("a.rs", Part::Comments, &comments(code), &mut found);
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a.rs nobody-as-actor"]);
     }
 
     #[test]
