@@ -17,7 +17,7 @@ const WORDS: &[(&str, usize)] = &[
     ("docs/comparison.md", 1100),
     ("docs/comparison-postgres.md", 600),
     ("docs/cookbook.md", 1100),
-    ("docs/design.md", 4650),
+    ("docs/design.md", 4690),
     ("docs/evidence.md", 8200),
     ("docs/faults.md", 5200),
     ("docs/guarantees.md", 1170),
@@ -35,7 +35,7 @@ const WORDS: &[(&str, usize)] = &[
     ("docs/proof.md", 700),
     ("docs/python.md", 1000),
     ("docs/quick-start.md", 500),
-    ("docs/reliability.md", 1720),
+    ("docs/reliability.md", 1840),
     ("docs/wire.md", 1900),
 ];
 

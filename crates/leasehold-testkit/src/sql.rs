@@ -104,7 +104,24 @@ impl PostgreSql {
     #[must_use]
     pub fn standby(&self) -> Self {
         let dir = own_folder();
-        let mut copy = postgresql("pg_basebackup", &dir);
+        self.copy_to(&dir);
+        Self::on(dir, self.settings.clone())
+    }
+
+    /// Stops this server, and starts it again as a standby that follows another.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn follow(&mut self, primary: &Self) {
+        self.stop();
+        fs::remove_dir_all(data_of(&self.dir)).expect("the folder is ours");
+        primary.copy_to(&self.dir);
+        self.process = Self::launch(&self.dir, &self.port, &self.settings);
+    }
+
+    fn copy_to(&self, dir: &TempDir) {
+        let mut copy = postgresql("pg_basebackup", dir);
         copy.args([
             "--username=leasehold",
             "--write-recovery-conf",
@@ -112,8 +129,7 @@ impl PostgreSql {
             "--no-sync",
         ]);
         copy.arg("--host").arg(self.socket_dir()).arg("--port").arg(self.port().to_string());
-        run(copy.arg("--pgdata").arg(data_of(&dir)));
-        Self::on(dir, self.settings.clone())
+        run(copy.arg("--pgdata").arg(data_of(dir)));
     }
 
     fn on(dir: TempDir, settings: Vec<String>) -> Self {
@@ -186,10 +202,23 @@ impl PostgreSql {
     ///
     /// When one of them fails.
     pub fn sql(&self, statements: &str) -> String {
+        run(&mut self.psql(statements))
+    }
+
+    /// The same. `None` if one of them fails, as while the server recovers.
+    #[must_use]
+    pub fn try_sql(&self, statements: &str) -> Option<String> {
+        let output = self.psql(statements).output().ok()?;
+        let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+        output.status.success().then_some(said)
+    }
+
+    fn psql(&self, statements: &str) -> Command {
         let mut psql = postgresql("psql", &self.dir);
         psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-U", "leasehold", "-h"]);
         psql.arg(self.socket_dir()).arg("-p").arg(self.port().to_string());
-        run(psql.args(["-d", "postgres", "-c", statements]))
+        psql.args(["-d", "postgres", "-c", statements]);
+        psql
     }
 
     /// Puts a line before all others in `pg_hba.conf`. It holds for connections that are made a moment later.

@@ -286,12 +286,18 @@ fn updates(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
 /// The promises: once in a period, and closed for the cooldown after a release that set one.
 fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
     let done: BTreeMap<u64, &Done> = evidence.done.iter().map(|done| (done.op.id, done)).collect();
+    // A lossy store may forget periods.
+    let forgotten = |from: Duration, to: Duration| {
+        let between = |fault: &Fault| fault.is_lossy && fault.begin <= to && from <= fault.end;
+        evidence.faults.iter().any(between)
+    };
     let mut started: Option<&Event> = None;
     for event in begins(evidence.events).filter(|event| event.key == REPORT) {
         let last = started.and_then(|last| Some((last, done.get(&last.id)?.steps.first()?)));
         // The period began after the command did.
         if let Some((last, step)) = last
             && event.time + ROUNDING < step.begin + PERIOD
+            && !forgotten(step.begin, event.time)
         {
             let what = format!(
                 "{REPORT}: section {} began {:?} after section {}, in its period",
@@ -310,6 +316,7 @@ fn closings(evidence: &Evidence<'_>, found: &mut Vec<Violation>) {
                 "begin" => {
                     if let Some(last) = closed.take()
                         && event.time + ROUNDING < last.time + COOLDOWN
+                        && !forgotten(last.time, event.time)
                     {
                         let after = event.time.saturating_sub(last.time);
                         let what = format!(

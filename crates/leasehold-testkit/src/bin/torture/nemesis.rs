@@ -18,10 +18,10 @@ use leasehold_testkit::sql::PostgreSql;
 use rustix::process::Signal;
 
 use crate::clock;
-use crate::plan::{EXCLUSIVE, PERMITS, POST, REPORT, SHARED, ms};
+use crate::plan::{EXCLUSIVE, LONGEST, PERMITS, POST, REPORT, SHARED, ms};
 use crate::process::{self, Process};
 use crate::site::{NODE_TIMEOUT, Site};
-use crate::worker::Ground;
+use crate::worker::{Fault, Ground};
 
 /// A fault of the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,7 +64,8 @@ const SERVER: [Blow; 6] = [
     Blow::KickClients { subscribers: true },
     Blow::KickClients { subscribers: false },
 ];
-const POSTGRES: [Blow; 5] = [
+const POSTGRES: [Blow; 6] = [
+    Blow::FailOver,
     Blow::Kill,
     Blow::KillSession,
     Blow::KillSession,
@@ -157,7 +158,10 @@ pub(crate) fn rage(ground: &Ground, site: &Site, mut nemesis: Nemesis, until: Du
             return;
         }
         let on = strike(site, stroke, &mut nemesis.elected);
-        ground.fault(format!("{:?} {on}", stroke.blow), begin);
+        let warm_up = warm_up(site, stroke.blow);
+        let what = format!("{:?} {on}", stroke.blow);
+        let end = clock::now() + warm_up;
+        ground.add(Fault { what, begin, end, is_lossy: !warm_up.is_zero() });
     }
 }
 
@@ -184,11 +188,53 @@ fn strike(site: &Site, stroke: Stroke, elected: &mut Elected) -> String {
         }
         Site::Sentinel(set) => on_sentinels(set, stroke),
         Site::Cluster(cluster) => on_cluster(cluster, stroke, elected),
-        Site::Postgres { server, wire } => {
-            on_postgres(&mut server.lock().expect("no other thread has it"), stroke);
+        Site::Postgres { pair, is_synchronous } => {
+            let mut pair = pair.lock().expect("no thread panics while it has it");
+            if stroke.blow == Blow::FailOver {
+                return promote(&mut pair, *is_synchronous);
+            }
+            // The standby now and then.
+            let at = usize::from(stroke.choice.is_multiple_of(5));
+            let (server, wire) = &mut pair[at];
+            on_postgres(server, stroke);
             on_wire(wire, stroke);
-            String::new()
+            await_standby(&pair, *is_synchronous);
+            ["the primary", "the standby"][at].to_owned()
         }
+    }
+}
+
+/// For how long after a fault the store grants no free lock, since a standby may lack leases.
+const fn warm_up(site: &Site, blow: Blow) -> Duration {
+    match (site, blow) {
+        (Site::Postgres { is_synchronous: false, .. }, Blow::FailOver) => LONGEST,
+        _ => Duration::ZERO,
+    }
+}
+
+/// Makes the standby the primary, and the other one its standby.
+fn promote(pair: &mut [(PostgreSql, Proxy); 2], is_synchronous: bool) -> String {
+    let [(primary, _), (standby, _)] = &mut *pair;
+    // Otherwise most of the time would be warm-up. It fails before the first command.
+    let longest = LONGEST.as_micros();
+    let shorter = format!("UPDATE leasehold.meta SET longest_ttl = {longest}");
+    if primary.try_sql(&shorter).is_none() {
+        return "in vain".to_owned();
+    }
+    // It must accept no more writes before the other one does.
+    primary.stop();
+    standby.promote();
+    primary.follow(standby);
+    pair.swap(0, 1);
+    await_standby(pair, is_synchronous);
+    "to the standby".to_owned()
+}
+
+/// Waits until commits are confirmed again.
+fn await_standby([(primary, _), _]: &[(PostgreSql, Proxy); 2], is_synchronous: bool) {
+    let attached = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    while is_synchronous && primary.try_sql(attached).as_deref() != Some("1") {
+        thread::sleep(ms(20));
     }
 }
 

@@ -11,6 +11,8 @@ use fastrand::Rng;
 pub(crate) const LIMIT: u64 = 3;
 /// How long a started report keeps its period closed.
 pub(crate) const PERIOD: Duration = ms(700);
+/// The longest ttl of a command.
+pub(crate) const LONGEST: Duration = ms(10_000);
 /// The cooldown of commands that set one.
 pub(crate) const COOLDOWN: Duration = ms(150);
 /// Exclusive locks, also acquired several at once.
@@ -266,7 +268,7 @@ impl Plan {
             // A forgotten lease excludes all others until its end.
             Verb::Acquire { forget: true } => ms(4_000),
             // Unsupervised sections are short compared with their leases.
-            _ => ms(10_000),
+            _ => LONGEST,
         };
         let mut work = ms(self.rng.u64(1..120));
         match fault {

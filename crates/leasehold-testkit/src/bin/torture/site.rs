@@ -29,11 +29,21 @@ pub(crate) const NAMES: [&str; 8] =
 #[derive(Debug)]
 pub(crate) enum Site {
     Embedded,
-    Redis { server: Box<RedisServer>, wire: Proxy, forgets: bool },
+    Redis {
+        server: Box<RedisServer>,
+        wire: Proxy,
+        forgets: bool,
+    },
     Sentinel(Box<SentinelSet>),
     Cluster(Box<Cluster>),
-    Quorum { nodes: Vec<(RedisServer, Proxy)> },
-    Postgres { server: Mutex<PostgreSql>, wire: Proxy },
+    Quorum {
+        nodes: Vec<(RedisServer, Proxy)>,
+    },
+    /// A primary, and its standby behind it.
+    Postgres {
+        pair: Box<Mutex<[(PostgreSql, Proxy); 2]>>,
+        is_synchronous: bool,
+    },
 }
 
 /// A server that keeps over a kill what it has acknowledged.
@@ -42,8 +52,8 @@ fn durable() -> RedisServer {
 }
 
 impl Site {
-    /// Starts the servers of the store with this name.
-    pub(crate) fn start(name: &str) -> Option<Self> {
+    /// Starts the servers of the store with this name. The seed decides what one run can't have both of.
+    pub(crate) fn start(name: &str, seed: u64) -> Option<Self> {
         let wired = |server: RedisServer| {
             let wire = Proxy::start(server.addr());
             (server, wire)
@@ -68,9 +78,17 @@ impl Site {
             "quorum" => Self::Quorum { nodes: (0..3).map(|_| wired(durable())).collect() },
             "quorum5" => Self::Quorum { nodes: (0..5).map(|_| wired(durable())).collect() },
             "postgres" => {
-                let server = PostgreSql::start();
-                let wire = Proxy::start((Ipv4Addr::LOCALHOST, server.port()).into());
-                Self::Postgres { server: Mutex::new(server), wire }
+                let primary = PostgreSql::start_with(&["wal_retrieve_retry_interval=200ms"]);
+                let is_synchronous = seed.is_multiple_of(2);
+                if is_synchronous {
+                    primary.set("synchronous_standby_names", "*");
+                }
+                let standby = primary.standby();
+                let pair = [primary, standby].map(|server| {
+                    let wire = Proxy::start((Ipv4Addr::LOCALHOST, server.port()).into());
+                    (server, wire)
+                });
+                Self::Postgres { pair: Box::new(Mutex::new(pair)), is_synchronous }
             }
             _ => return None,
         })
@@ -89,8 +107,13 @@ impl Site {
                     nodes.iter().map(|(_, wire)| wire.addr().to_string()).collect();
                 format!("quorum+redis://{}?keep_leases=yes", hosts.join(","))
             }
-            Self::Postgres { wire, .. } => {
-                format!("postgres://leasehold@{}/postgres?create=yes", wire.addr())
+            Self::Postgres { pair, is_synchronous } => {
+                let pair = pair.lock().expect("no thread panics while it has it");
+                let [primary, standby] = pair.each_ref().map(|(_, wire)| wire.addr());
+                let url = format!("postgres://leasehold@{primary},{standby}/postgres?create=yes");
+                // Then the standby has every lease.
+                let safe = "&synchronous=require&after_failover=grant";
+                if *is_synchronous { url + safe } else { url }
             }
         }
     }

@@ -25,7 +25,7 @@ Usage: torture --program LEASEHOLD [--patience SECONDS] [--commands N] STORE SEC
 Goes on beyond SECONDS until N commands have ended.
 
 STORE is embedded, redis, forgetful (a server that forgets), sentinel, cluster, quorum (of three
-nodes), quorum5, postgres, or all, one after the other.
+nodes), quorum5, postgres, or all, one after the other. An even SEED has a synchronous standby.
 ";
 
 /// Few, so that two processors have time for them.
@@ -90,7 +90,7 @@ fn order(args: &[String]) -> Option<Order> {
 /// Tests one store, and judges the records.
 fn torture(store: &str, order: &Order) -> Row {
     println!("torture of {store}, seed {}, {} s", order.seed, order.time.as_secs());
-    let site = Site::start(store).expect("the name was looked up");
+    let site = Site::start(store, order.seed).expect("the name was looked up");
     let place = tempfile::tempdir().expect("a directory can be made");
     // Canonical, as /proc shows it.
     let dir = fs::canonicalize(place.path()).expect("it was made");

@@ -36,6 +36,8 @@ pub(crate) struct Fault {
     pub(crate) what: String,
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
+    /// Whether the store may have lost writes. It then grants no lock until the longest lease has ended.
+    pub(crate) is_lossy: bool,
 }
 
 /// A command that was run to its end.
@@ -110,7 +112,10 @@ impl Ground {
     }
 
     pub(crate) fn fault(&self, what: String, begin: Duration) {
-        let fault = Fault { what, begin, end: clock::now() };
+        self.add(Fault { what, begin, end: clock::now(), is_lossy: false });
+    }
+
+    pub(crate) fn add(&self, fault: Fault) {
         self.faults.lock().expect("no worker panics while it adds").push(fault);
     }
 }
