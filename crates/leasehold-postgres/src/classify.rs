@@ -177,7 +177,10 @@ fn refused(said: &DbError, was_sent: bool) -> Fault {
         "57P03" => fault(ErrorKind::Unavailable, Some(Reason::Busy), said, Next::Reconnect),
         // A standby refuses writes, and reads of a table that is not logged.
         "25006" | "0A000" => {
-            fault(ErrorKind::Unavailable, Some(Reason::NotPrimary), said, Next::Reconnect)
+            let why = format!(
+                "the server is a standby, or read only: {said}; name the primary in the URL, or all hosts"
+            );
+            fault(ErrorKind::Unavailable, Some(Reason::NotPrimary), why, Next::Reconnect)
         }
         _ if code.starts_with("08") || code.starts_with("57P") => {
             let mut ended =

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::Error;
 use leasehold_core::doctor::{CLOCK, Finding, IDENTITY, PERSISTENCE, Severity, WAKE};
 use leasehold_core::escape;
+use leasehold_core::{Error, Reason};
 
 use crate::classify::{Deadline, Fault};
+use crate::pool::Pooler;
 use crate::row::get;
+use crate::setup;
 use crate::store::PostgresStore;
 
 /// A difference of the clocks that people should know.
@@ -18,6 +20,8 @@ const LONG_TRANSACTION: Duration = Duration::from_secs(10 * 60);
 const SESSIONS_LEFT: i64 = 10;
 /// With free room in each page, nearly all updates stay within it.
 const WITHIN_PAGE: f64 = 0.9;
+/// A statement that waits for a disk or a standby may take this long.
+const LIMIT_MIN_MS: i32 = 1_000;
 /// Each of them is woken by each notification.
 const LISTENERS_MANY: i64 = 200;
 
@@ -25,7 +29,6 @@ const LISTENERS_MANY: i64 = 200;
 pub(crate) struct Facts {
     server: String,
     number: i32,
-    standby: bool,
     encoding: String,
     fsync: bool,
     full_page_writes: bool,
@@ -45,6 +48,13 @@ pub(crate) struct Facts {
     slots: Option<String>,
     /// The share of updates that stayed within their page.
     within_page: Option<f64>,
+    /// Limits of the role, 0 for none.
+    statement_ms: i32,
+    lock_ms: i32,
+    /// Sessions that have had rows of the table locked for long.
+    lockers: Option<String>,
+    /// The bodies of the functions in the schema.
+    functions: Vec<String>,
 }
 
 impl Facts {
@@ -69,7 +79,6 @@ impl PostgresStore {
         Ok(Facts {
             server: get(row, "server")?,
             number: get(row, "number")?,
-            standby: get(row, "standby")?,
             encoding: get(row, "encoding")?,
             fsync: get::<&str>(row, "fsync")? == "on",
             full_page_writes: get::<&str>(row, "full_page_writes")? == "on",
@@ -88,21 +97,35 @@ impl PostgresStore {
             longest_prepared: length("longest_prepared")?,
             slots: get(row, "slots")?,
             within_page: get(row, "within_page")?,
+            statement_ms: get(row, "statement_ms")?,
+            lock_ms: get(row, "lock_ms")?,
+            lockers: get(row, "lockers")?,
+            functions: get(row, "functions")?,
         })
     }
 
     pub(crate) async fn look(&self, deadline: Deadline) -> Result<Vec<Finding>, Fault> {
-        let facts = self.facts(deadline).await?;
+        let facts = match self.facts(deadline).await {
+            Err(fault) if fault.error.reason() == Some(Reason::NotPrimary) => {
+                let (found, means) =
+                    ("the server is a standby", "it takes no writes, so no lock works here");
+                let finding = Finding::new(Severity::Problem, "role", found, means);
+                return Ok(vec![finding.advise("name the primary in the URL, or all hosts")]);
+            }
+            facts => facts?,
+        };
         let address = &self.shared.pool.dial.address;
-        let mut findings = judged(&facts);
-        if address.is_async {
-            findings.push(Finding::new(
-                Severity::Note,
-                PERSISTENCE,
-                "durability=async: commits do not wait for the disk",
-                "after a crash no lease is granted until the longest one has ended",
-            ));
+        let mut findings = judged(&facts, address.is_async);
+        if setup::bodies(&address.schema).iter().any(|body| !facts.functions.contains(body)) {
+            let finding = Finding::new(
+                Severity::Warning,
+                "functions",
+                "the functions in the schema are not those of this version",
+                "locks work as the version says that made them",
+            );
+            findings.push(finding.advise("apply the SQL of `leasehold setup`"));
         }
+        findings.extend(self.shared.pool.pooler(deadline).await?.map(pooler));
         findings.push(Finding::new(
             Severity::Note,
             IDENTITY,
@@ -168,7 +191,29 @@ impl PostgresStore {
     }
 }
 
-fn judged(facts: &Facts) -> Vec<Finding> {
+fn pooler(pooler: Pooler) -> Finding {
+    let (found, means) = match pooler {
+        Pooler::ByTransaction => (
+            "a pooler lends a session for each transaction",
+            "locks work; notifications need listen= with a URL of the server itself",
+        ),
+        Pooler::ByStatement => (
+            "a pooler lends a session for each statement",
+            "locks work, and slowly where many processes change one; notifications need listen= with a URL of the \
+             server itself",
+        ),
+    };
+    Finding::new(Severity::Note, "pooler", found, means)
+}
+
+fn shown_ms(limit: i32) -> String {
+    match u64::try_from(limit).unwrap_or_default() {
+        0 => "not set".to_owned(),
+        limit => leasehold_core::length::measured(Duration::from_millis(limit)).to_string(),
+    }
+}
+
+fn judged(facts: &Facts, is_async: bool) -> Vec<Finding> {
     let Facts { server, number, .. } = facts;
     let server = escape::terminal(server);
     let mut findings = vec![if *number >= 130_000 {
@@ -191,16 +236,6 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         let finding = Finding::new(severity, topic, found, means);
         findings.push(if advice.is_empty() { finding } else { finding.advise(advice) });
     };
-    if facts.standby {
-        let means = "it takes no writes, so no lock works here";
-        add(
-            Severity::Problem,
-            "role",
-            "the server is a standby".to_owned(),
-            means,
-            "name the primary in the URL",
-        );
-    }
     if facts.encoding != "UTF8" {
         let found = format!("the encoding is {}", escape::terminal(&facts.encoding));
         add(
@@ -215,6 +250,10 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         let means = "a crash of the machine may damage the tables";
         let found = "fsync or full_page_writes is off".to_owned();
         add(Severity::Problem, PERSISTENCE, found, means, "turn both on");
+    } else if is_async {
+        let found = "durability=async: commits do not wait for the disk".to_owned();
+        let means = "after a crash no lease is granted until the longest one has ended";
+        add(Severity::Note, PERSISTENCE, found, means, "");
     } else {
         let means = "leases survive a restart and a crash";
         add(Severity::Fine, PERSISTENCE, "each commit is durable".to_owned(), means, "");
@@ -238,7 +277,7 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         add(Severity::Warning, "warm-up", found, means, "");
     }
     if let (Some(epoch), Some(age)) = (facts.epoch, facts.alive_for) {
-        let age = leasehold_core::length::measured(Duration::from_secs(age.as_secs()));
+        let age = leasehold_core::length::measured(Duration::from_secs(age.as_secs().max(1)));
         let found = format!("fail-over epoch {epoch} began {age} ago");
         add(Severity::Note, "epoch", found, "each crash or fail-over begins another", "");
     }
@@ -280,6 +319,22 @@ fn judged(facts: &Facts) -> Vec<Finding> {
         let found = format!("no standby uses these replication slots: {}", escape::terminal(slots));
         let means = "they keep dead rows of busy locks, which slows these locks down";
         add(Severity::Warning, "snapshots", found, means, "drop those that are left over");
+    }
+    let (statement, lock) = (shown_ms(facts.statement_ms), shown_ms(facts.lock_ms));
+    let found = format!("statement_timeout is {statement}, lock_timeout {lock}");
+    if (1..LIMIT_MIN_MS).contains(&facts.statement_ms) {
+        let means = "statements fail that wait for the disk or a standby a little longer";
+        add(Severity::Warning, "limits", found, means, "set statement_timeout to 10s for the role");
+    } else {
+        let means = "a client cancels its statements itself if they take too long";
+        add(Severity::Note, "limits", found, means, "");
+    }
+    if let Some(lockers) = &facts.lockers {
+        let found =
+            format!("sessions have had locks' rows locked for long: {}", escape::terminal(lockers));
+        let means = "these locks are granted to no other holder until the transaction ends";
+        let advice = "if it does not work under `hold`, end it; see pg_stat_activity";
+        add(Severity::Warning, "rows", found, means, advice);
     }
     if let Some(share) = facts.within_page.filter(|share| *share < WITHIN_PAGE) {
         let found = format!("{:.0} % of updates stay within their page", share * 100.0);

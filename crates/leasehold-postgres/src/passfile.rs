@@ -3,21 +3,41 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use crate::address::Host;
+use leasehold_core::{Error, ErrorKind, Reason, escape};
 
-/// The password for this login, if the file has one. It is read at each login.
-pub(crate) fn password(host: &Host, database: &str, user: &str) -> Option<String> {
+use crate::address::Host;
+use crate::classify::Fault;
+
+/// The file, and whether other users can read it. Then it is not used.
+fn file() -> Option<(PathBuf, bool)> {
     let path = match std::env::var_os("PGPASSFILE") {
         Some(path) => PathBuf::from(path),
         None => PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"),
     };
     let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
-    if metadata.permissions().mode() & 0o077 != 0 {
-        let path = path.display();
-        tracing::warn!(target: "leasehold", "other users can read {path}, so it is not used; chmod it to 0600");
-        return None;
-    }
+    Some((path, metadata.permissions().mode() & 0o077 != 0))
+}
+
+/// The password for this login, if the file has one. It is read at each login.
+pub(crate) fn password(host: &Host, database: &str, user: &str) -> Option<String> {
+    let (path, _) = file().filter(|(_, is_exposed)| !is_exposed)?;
     found(&std::fs::read_to_string(&path).ok()?, host, database, user)
+}
+
+/// The fault of a login without a password, if the file is why.
+pub(crate) fn explained(fault: Fault) -> Fault {
+    match file() {
+        Some((path, true)) if fault.error.kind() == ErrorKind::Denied => {
+            let path = path.to_string_lossy();
+            let why = format!(
+                "{}; {} is not used, since other users can read it: chmod it to 0600",
+                fault.error,
+                escape::terminal(&path)
+            );
+            Error::new(ErrorKind::Denied, why).with_reason(Reason::WrongPassword).into()
+        }
+        _ => fault,
+    }
 }
 
 fn found(text: &str, host: &Host, database: &str, user: &str) -> Option<String> {

@@ -98,9 +98,14 @@ impl Dial {
         let hosts = u32::try_from(self.address.hosts.len()).unwrap_or(1);
         // The handshake has no limit of its own.
         let deadline = Deadline::after(self.timeout.saturating_mul(hosts));
-        timeout_at(deadline.at, connecting)
+        let outcome = timeout_at(deadline.at, connecting)
             .await
-            .unwrap_or_else(|_| Err(deadline.missed(Effect::NotApplied)))
+            .unwrap_or_else(|_| Err(deadline.missed(Effect::NotApplied)));
+        let Address { password, password_file, .. } = &self.address;
+        if password.is_some() || password_file.is_some() {
+            return outcome;
+        }
+        outcome.map_err(passfile::explained)
     }
 
     /// Has the server end the statement that runs on a connection. Otherwise it would occupy a session for as long as
@@ -169,6 +174,13 @@ pub(crate) struct Pool {
     turn: Arc<Mutex<()>>,
     /// Whether the first transaction succeeded.
     begins: OnceLock<bool>,
+}
+
+/// How a pooler lends sessions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Pooler {
+    ByTransaction,
+    ByStatement,
 }
 
 /// A transaction of several statements. Unless it is ended, its connection is: the server then undoes it.
@@ -261,6 +273,22 @@ impl Pool {
             self.begins.get_or_init(|| begun.is_ok());
         }
         begun.map_err(|fault| fault.with_effect(Effect::NotApplied))
+    }
+
+    /// Which pooler is in the way, if one is.
+    pub(crate) async fn pooler(&self, deadline: Deadline) -> Result<Option<Pooler>, Fault> {
+        const SESSION: &str = "SELECT pg_backend_pid()";
+        let session = |rows: Vec<Row>| rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
+        let before = session(self.ask(0, SESSION, &[], deadline).await?);
+        let (transaction, rows) = match self.begin(["SELECT", SESSION], &[], deadline).await {
+            Err(_) if !self.may_begin() => return Ok(Some(Pooler::ByStatement)),
+            begun => begun?,
+        };
+        // Its session is not free for the other connection meanwhile.
+        let after = session(self.ask(0, SESSION, &[], deadline).await?);
+        transaction.end();
+        let is_lent = after != before || session(rows) == before;
+        Ok(is_lent.then_some(Pooler::ByTransaction))
     }
 
     pub(crate) fn connections(&self) -> usize {

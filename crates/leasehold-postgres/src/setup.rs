@@ -83,6 +83,13 @@ pub(crate) fn in_schema(sql: &str, schema: &str) -> String {
     sql.replace("SCHEMA IF NOT EXISTS leasehold", &format!("SCHEMA IF NOT EXISTS {schema}"))
 }
 
+/// The bodies of the functions in this schema.
+pub(crate) fn bodies(schema: &str) -> Vec<String> {
+    let sql = sql(schema);
+    let quoted = sql.split("AS $$").skip(1);
+    quoted.filter_map(|rest| Some(rest.split_once("$$")?.0.to_owned())).collect()
+}
+
 /// Makes what is missing, and grants a role what it needs. One implicit transaction, which poolers allow in every mode.
 pub(crate) async fn apply(
     pool: &Pool,

@@ -2,9 +2,9 @@
 
 use crate::setup;
 
-/// One row of facts. Nothing in it needs more rights than locks do.
+/// One row of facts. Nothing in it needs more rights than locks do. A standby refuses it.
 const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
-    current_setting('server_version_num')::int AS number, pg_is_in_recovery() AS standby, \
+    current_setting('server_version_num')::int AS number, \
     current_setting('server_encoding') AS encoding, current_setting('fsync') AS fsync, \
     current_setting('full_page_writes') AS full_page_writes, \
     current_setting('synchronous_standby_names') AS standbys, clock_timestamp() AS now, \
@@ -23,7 +23,16 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
     (SELECT string_agg(s.slot_name, ', ') FROM pg_replication_slots s WHERE s.xmin IS NOT NULL AND NOT s.active) \
         AS slots, \
     (SELECT t.n_tup_hot_upd::float8 / t.n_tup_upd FROM pg_stat_user_tables t \
-        WHERE t.relid = 'leasehold.lock'::regclass AND t.n_tup_upd > 1000) AS within_page";
+        WHERE t.relid = 'leasehold.lock'::regclass AND t.n_tup_upd > 1000) AS within_page, \
+    (SELECT s.setting::int FROM pg_settings s WHERE s.name = 'statement_timeout') AS statement_ms, \
+    (SELECT s.setting::int FROM pg_settings s WHERE s.name = 'lock_timeout') AS lock_ms, \
+    (SELECT string_agg(DISTINCT format('%s of %s', s.pid, s.usename), ', ') \
+        FROM pg_locks k JOIN pg_stat_activity s ON s.pid = k.pid AND s.datname = current_database() \
+        WHERE k.relation = 'leasehold.lock'::regclass AND k.granted \
+        AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') \
+        AND s.xact_start < clock_timestamp() - interval '5 seconds') AS lockers, \
+    ARRAY(SELECT p.prosrc FROM pg_proc p WHERE p.pronamespace = \
+        (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'leasehold.lock'::regclass)) AS functions";
 
 /// The statements, with the name of the schema.
 #[derive(Debug)]

@@ -137,7 +137,7 @@ fn a_password_comes_from_the_file_that_other_programs_of_postgresql_use() {
     let own = secret(&site, ".pgpass", &line);
     site.line("run k -- true").expect(0);
     fs::set_permissions(&own, Permissions::from_mode(0o644)).unwrap();
-    site.line("run k -- true").complains(69, "password");
+    site.line("run k -- true").complains(69, "chmod it to 0600");
 }
 
 #[test]

@@ -167,6 +167,16 @@ async fn a_standby_that_lags_grants_no_lock_whose_lease_it_lacks() {
     let both = format!("127.0.0.1:{},127.0.0.1:{}", server.port(), standby.port());
     let both = format!("postgres://leasehold@{both}/postgres?{settings}");
     let follower = store_at(&both).await;
+    // Named alone, the standby says what to do.
+    let alone = store_at(&standby.tcp_url()).await;
+    let error = alone.acquire(&request(&key()), WITHIN).await.unwrap_err();
+    assert_eq!(error.reason(), Some(Reason::NotPrimary), "{error}");
+    assert!(
+        error.to_string().contains("is a standby") && error.to_string().contains("all hosts"),
+        "{error}"
+    );
+    let findings = alone.examine(WITHIN).await.unwrap();
+    assert_eq!(findings.iter().map(|finding| &*finding.topic).collect::<Vec<_>>(), ["role"]);
     server.stop();
     standby.promote();
     assert_eq!(standby.sql(&count("leasehold.lock")), "1", "the standby lacks a lease");

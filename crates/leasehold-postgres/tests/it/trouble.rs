@@ -181,6 +181,45 @@ async fn the_doctor_names_settings_that_lose_leases() {
 }
 
 #[tokio::test]
+async fn the_doctor_names_limits_functions_of_another_version_and_sessions_that_lock_rows() {
+    let (store, schema) = own_store().await;
+    let user = fresh("limited");
+    SERVER.sql(&format!("CREATE ROLE {user} LOGIN SUPERUSER"));
+    take(&store, &request(&key())).await;
+    let named = async |store: &PostgresStore, topic: &str| {
+        let findings = store.examine(WITHIN).await.unwrap();
+        findings.into_iter().find(|finding| finding.topic == topic)
+    };
+    for topic in ["functions", "rows", "pooler"] {
+        assert_eq!(named(&store, topic).await, None);
+    }
+    let limits = named(&store, "limits").await.unwrap();
+    assert_eq!(
+        (&*limits.found, limits.severity),
+        ("statement_timeout is not set, lock_timeout not set", Severity::Note)
+    );
+    let stranger = session(&SERVER).await;
+    stranger.batch_execute(&format!("BEGIN; SELECT FROM {schema}.lock FOR UPDATE")).await.unwrap();
+    SERVER.sql(&format!(
+        "ALTER ROLE {user} SET statement_timeout = '500ms';
+         CREATE OR REPLACE FUNCTION {schema}.hold(p_name text, p_fence bigint) RETURNS void LANGUAGE plpgsql
+         AS $$ BEGIN END $$"
+    ));
+    let url = SERVER.url().replace("leasehold@", &format!("{user}@"));
+    let limited = store_at(&format!("{url}?schema={schema}")).await;
+    let limits = named(&limited, "limits").await.unwrap();
+    assert_eq!(limits.severity, Severity::Warning, "{limits:?}");
+    assert_eq!(named(&store, "functions").await.unwrap().severity, Severity::Warning);
+    until("the session is named", async || {
+        let rows = named(&store, "rows").await;
+        rows.is_some_and(|rows| rows.found.contains("of leasehold"))
+    })
+    .await;
+    stranger.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(named(&store, "rows").await, None);
+}
+
+#[tokio::test]
 async fn a_limit_that_no_statement_keeps_leaves_no_effect() {
     let (schema, user) = (fresh("hasty"), fresh("hasty"));
     let url = format!("{}?schema={schema}", SERVER.url());

@@ -107,6 +107,9 @@ async fn behind_a_pooler_the_channel_is_silent_and_locks_work() {
         let mut listener = store.listen(ClientId::generate().unwrap(), WITHIN).await.unwrap();
         until(&mut listener, &Wake::Silent).await;
         take(&store, &request(&key())).await;
+        let findings = store.examine(WITHIN).await.unwrap();
+        let seen = findings.iter().find(|finding| finding.topic == "pooler").unwrap();
+        assert!(seen.found.contains(pool_mode), "{seen:?}");
     }
 }
 
