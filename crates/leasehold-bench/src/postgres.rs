@@ -1,7 +1,7 @@
 //! Measures the PostgreSQL store against bare statements on the same server, in turns.
 //!
 //! The floor of a cycle is a prepared `UPDATE … RETURNING` pair, over as many connections as the store has. Fences,
-//! expiry and owners would come on top.
+//! expiry and owners would come on top. The store's own functions alone, called as it calls them, show what these cost.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -124,6 +124,60 @@ impl Bare {
     }
 }
 
+/// A connection that calls the store's functions for some locks at once. It lives on the thread of leasehold, where
+/// the store has its own.
+struct Functions {
+    session: Session,
+    take: String,
+    release: String,
+    names: Vec<String>,
+    tokens: Vec<String>,
+}
+
+impl Functions {
+    async fn connect(server: &PostgreSql, names: Vec<String>, commit: i32) -> anyhow::Result<Self> {
+        let (session, connection) = tokio_postgres::connect(&address(server), NoTls).await?;
+        leasehold::driver()?.spawn(connection);
+        let take = format!(
+            "SELECT * FROM leasehold.take_1('infinity', $1, $2, $3::text[]::uuid[], $4, $5, $6, $7, $8, {commit})"
+        );
+        let release =
+            format!("SELECT * FROM leasehold.release_1($1, $2, $3::text[]::uuid[], $4, {commit})");
+        let token = |_| format!("{:032x}", fastrand::u128(..));
+        let tokens = names.iter().map(token).collect();
+        Ok(Self { session, take, release, names, tokens })
+    }
+}
+
+impl AsyncTask for Functions {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        let Self { session, names, tokens, .. } = self;
+        let count = names.len();
+        let versions: Vec<i64> = names.iter().map(|_| fastrand::i64(..)).collect();
+        let (ttls, blocks, holds) = (vec![30_000_000_i64; count], vec![16; count], vec![1; count]);
+        let (owners, notes) = (vec!["host:1:2"; count], vec![""; count]);
+        let in_time = vec![true; count];
+        let lock: [(&(dyn ToSql + Sync), Type); 3] =
+            [(names, Type::TEXT_ARRAY), (&versions, Type::INT8_ARRAY), (tokens, Type::TEXT_ARRAY)];
+        let lease: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&ttls, Type::INT8_ARRAY),
+            (&blocks, Type::INT4_ARRAY),
+            (&holds, Type::INT4_ARRAY),
+            (&owners, Type::TEXT_ARRAY),
+            (&notes, Type::TEXT_ARRAY),
+        ];
+        let end: [(&(dyn ToSql + Sync), Type); 1] = [(&in_time, Type::BOOL_ARRAY)];
+        for (sql, more) in [(&self.take, &lease[..]), (&self.release, &end)] {
+            let rows = session.query_typed(sql, &[&lock, more].concat()).await?;
+            let done = |(row, version): (&tokio_postgres::Row, &i64)| {
+                row.get::<_, Option<i64>>("version") == Some(*version)
+            };
+            ensure!(rows.len() == count && rows.iter().zip(&versions).all(done), "not all");
+        }
+        Ok(())
+    }
+}
+
 /// How many a second, by this many tasks that repeat their work for a time.
 async fn per_second<F>(tasks: impl Iterator<Item = F>, length: Duration) -> anyhow::Result<f64>
 where
@@ -200,12 +254,14 @@ impl AsyncTask for Reader {
 /// A server, and the callers of both.
 struct Place {
     server: PostgreSql,
+    url: String,
     bare: Vec<Bare>,
     client: Client,
 }
 
 impl Place {
-    async fn start(settings: &[&str]) -> anyhow::Result<Self> {
+    /// The store's commits are as durable as its URL says, and the floor's as the server's setting does.
+    async fn start(settings: &[&str], durability: &str) -> anyhow::Result<Self> {
         let usual = ["fsync=on", "shared_buffers=64MB", "max_connections=300"];
         let server = PostgreSql::start_with(&[&usual[..], settings].concat());
         let made = session(&address(&server)).await?;
@@ -218,8 +274,9 @@ impl Place {
         for _ in 0..CONNECTIONS {
             bare.push(Bare::connect(&server).await?);
         }
-        let client = Client::connect(format!("{}?create=yes", server.url())).await?;
-        Ok(Self { server, bare, client })
+        let url = format!("{}?create=yes&durability={durability}", server.url());
+        let client = Client::connect(url.as_str()).await?;
+        Ok(Self { server, url, bare, client })
     }
 
     async fn cycles(&self, callers: usize, length: Duration) -> anyhow::Result<(f64, f64)> {
@@ -231,11 +288,28 @@ impl Place {
         Ok((per_second((0..callers).map(ours), length).await?, floor))
     }
 
+    /// Cycles of the store's functions alone: of one lock, or of all callers' locks at once.
+    async fn functions(
+        &self,
+        callers: usize,
+        commit: i32,
+        length: Duration,
+    ) -> anyhow::Result<f64> {
+        let connections = callers.min(CONNECTIONS);
+        let together = callers / connections;
+        let mut tasks = Vec::new();
+        for at in 0..connections {
+            let names = (0..together).map(|n| format!("functions/{at}/{n}")).collect();
+            tasks.push(Functions::connect(&self.server, names, commit).await?);
+        }
+        Ok(per_second(tasks.into_iter(), length).await? * together as f64)
+    }
+
     async fn hot(&self, length: Duration) -> anyhow::Result<(f64, f64)> {
         let (mut floor, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..PROCESSES {
             floor.push(BareStep(Bare::connect(&self.server).await?));
-            let client = Client::connect(self.server.url()).await?;
+            let client = Client::connect(self.url.as_str()).await?;
             ours.push(Reader(Arc::clone(client.store())));
         }
         let floor = per_second(floor.into_iter(), length).await?;
@@ -331,20 +405,25 @@ impl Place {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Postgres> {
     let mut rows = Vec::new();
-    let commits = [("durable", &[][..]), ("async", &["synchronous_commit=off"][..])];
-    for (commit, settings) in commits {
-        let place = Place::start(settings).await?;
+    let commits =
+        [("durable", &[][..], "full"), ("async", &["synchronous_commit=off"][..], "async")];
+    for (commit, settings, durability) in commits {
+        let place = Place::start(settings, durability).await?;
         let aims = if commit == "async" { ["0.6", "1.2", "1.5"] } else { ["0.9", "1.2", "3"] };
         for (callers, aim) in [1, 64, 256].into_iter().zip(aims) {
-            let mut rounds = Rounds::default();
+            let (mut rounds, mut functions) = (Rounds::default(), Rounds::default());
             for _ in 0..args.rounds() {
                 let (ours, floor) = place.cycles(callers, args.turn()).await?;
                 rounds.ours.push(ours);
                 rounds.floor.push(floor);
+                functions.ours.push(ours);
+                let commit = i32::from(commit == "async");
+                functions.floor.push(place.functions(callers, commit, args.turn()).await?);
             }
             let s = if callers == 1 { "" } else { "s" };
             let work = format!("take and release, {commit}, {callers} caller{s}");
-            rows.push(rounds.row(work, "cycles/s", aim));
+            rows.push(rounds.row(&work, "cycles/s", aim));
+            rows.push(functions.row(format!("{work}, of its functions alone"), "cycles/s", "–"));
         }
         if commit == "async" {
             let mut rounds = Rounds::default();
