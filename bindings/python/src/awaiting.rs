@@ -324,6 +324,7 @@ macro_rules! awaited {
                 $step?.told()
             }
 
+            #[doc = about!("aio.Acquiring.send")]
             #[pyo3(signature = (value=None))]
             fn send(
                 slf: &Bound<'_, Self>,
@@ -333,6 +334,7 @@ macro_rules! awaited {
                 Self::__next__(slf)
             }
 
+            #[doc = about!("aio.Acquiring.throw")]
             #[pyo3(signature = (kind, value=None, traceback=None))]
             fn throw(
                 &self,
@@ -346,6 +348,7 @@ macro_rules! awaited {
                 Err($awaits.throw(py, kind, value))
             }
 
+            #[doc = about!("aio.Acquiring.close")]
             fn close(&self) {
                 let $this = self;
                 $awaits.stop();
@@ -371,7 +374,7 @@ impl Waiting {
 
 awaited!(Waiting, |this| this.0, |slf, py| slf.get().0.step(py));
 
-/// A lock that is awaited, or entered by `async with`.
+#[doc = about!("aio.Acquiring")]
 #[pyclass(frozen, generic, module = "leasehold.aio")]
 pub(crate) struct Acquiring {
     awaits: Await,
@@ -391,8 +394,10 @@ impl Acquiring {
     fn enter(&self, py: Python<'_>) -> PyResult<Step> {
         let step = self.awaits.step(py)?;
         if let Step::Ready(guard) = &step {
+            let entered = guard.bind(py).cast::<AGuard>()?;
+            entered.as_super().get().enter(py)?;
             if self.cancel_on_loss {
-                AGuard::watch(guard.bind(py).cast::<AGuard>()?)?;
+                AGuard::watch(entered)?;
             }
             let guard = guard.clone_ref(py);
             *self.entered.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);

@@ -3,7 +3,9 @@
 //! This is the only file that takes the interpreter's lock, and it does so on Python's own threads
 //! alone. A thread of leasehold that waited for it would renew no lease meanwhile.
 
+use std::convert::Infallible;
 use std::ffi::CString;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,16 +13,18 @@ use std::task::{Poll, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use leasehold::Result;
+use leasehold::{Error, ErrorKind, Result};
 use pyo3::IntoPyObjectExt as _;
-use pyo3::exceptions::PyResourceWarning;
+use pyo3::exceptions::{PyResourceWarning, PyRuntimeWarning};
 use pyo3::prelude::*;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::awaiting::Waiting;
 use crate::client;
 use crate::convert::raising;
+use crate::errors;
 use crate::log;
 use crate::process::{PerProcess, driver};
 use crate::wait::{self, Signal};
@@ -98,6 +102,11 @@ pub(crate) fn wait<T: Send>(
         py.detach(stand_still);
     }
     let driver = driver().map_err(raising(py))?;
+    if let Err(error) = Handle::try_current()
+        && error.is_thread_local_destroyed()
+    {
+        return py.detach(|| Ok(wait_elsewhere(driver, future)));
+    }
     let mut future = pin!(future);
     let signal = Signal::of_this_thread();
     let waker = Waker::from(Arc::clone(&signal));
@@ -106,7 +115,13 @@ pub(crate) fn wait<T: Send>(
     let output = match first {
         Poll::Ready(output) => Ok(output),
         Poll::Pending => py.detach(|| {
-            let output = wait::until_ready(driver, future.as_mut(), &signal, &waker, check_signals);
+            let mut is_told = false;
+            let look = |is_long: bool| {
+                check_signals()?;
+                let tells = is_long && !std::mem::replace(&mut is_told, is_long);
+                if tells { warn_of_blocked_loop() } else { Ok(()) }
+            };
+            let output = wait::until_ready(driver, future.as_mut(), &signal, &waker, look);
             if ends_elsewhere() {
                 stand_still();
             }
@@ -124,6 +139,49 @@ fn check_signals() -> PyResult<()> {
         return Ok(());
     }
     Python::attach(|py| py.check_signals())
+}
+
+/// Waits in a thread that is made for it. uWSGI ends the interpreter while its process exits, when
+/// what libraries keep for the thread is gone. No signal ends such a wait.
+fn wait_elsewhere<T: Send>(
+    driver: &Handle,
+    future: impl Future<Output = Result<T>> + Send,
+) -> Result<T> {
+    let waits = move || {
+        let mut future = pin!(future);
+        let signal = Signal::of_this_thread();
+        let waker = Waker::from(Arc::clone(&signal));
+        match wait::poll(driver, future.as_mut(), &waker) {
+            Poll::Ready(output) => output,
+            Poll::Pending => {
+                let waited = wait::until_ready(driver, future, &signal, &waker, |_| Ok(()));
+                waited.unwrap_or_else(|never: Infallible| match never {})
+            }
+        }
+    };
+    let failed = |_| Error::new(ErrorKind::Unavailable, "no thread could be made for a wait");
+    thread::scope(|scope| {
+        let waiting = thread::Builder::new().spawn_scoped(scope, waits);
+        waiting.map_err(failed)?.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// Warns of a wait that has kept an event loop of this thread from its other tasks for a second: one
+/// of them may have the lock. Where warnings are errors, it ends the wait.
+fn warn_of_blocked_loop() -> PyResult<()> {
+    if ends_elsewhere() {
+        return Ok(());
+    }
+    Python::attach(|py| {
+        let modules = py.import("sys")?.getattr("modules")?;
+        let asyncio = modules.call_method1("get", ("asyncio",))?;
+        if asyncio.is_none() || asyncio.call_method0("_get_running_loop")?.is_none() {
+            return Ok(());
+        }
+        let words = c"this wait has blocked its thread's event loop for a second; in a coroutine \
+                      use leasehold.aio";
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), words, 1)
+    })
 }
 
 /// Warns of a guard that was never released. It may be called while an exception is on its way.
@@ -204,6 +262,8 @@ pub(crate) fn next_call(py: Python<'_>) -> PyResult<Py<PyAny>> {
 /// Called once, at the end of the interpreter: closes all clients.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) -> PyResult<()> {
+    // For finalisers, which run later.
+    errors::module(py)?;
     // It is set once.
     end_of_process().set(thread::current().id()).ok();
     let closed = if client::any() { wait(py, client::close_all())? } else { Ok(()) };

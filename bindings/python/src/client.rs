@@ -6,14 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use leasehold::interop::Layout;
 use leasehold::{ClientBuilder, DetachedLease, Error, ErrorKind, Fence, Result};
 use leasehold_clock::Process;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
+use tokio::runtime::Handle;
 
 use crate::calls::{Face, nothing, plain, wait};
+use crate::clock::{self, FakeClock, Time};
 use crate::convert::{self, raising};
 use crate::guard::{Grant, Held};
 use crate::kinds::{self, Owner};
-use crate::options::{self, length};
+use crate::options::{self, count, length};
 use crate::process::{PerProcess, driver};
 use crate::watching;
 
@@ -29,6 +32,8 @@ pub(crate) struct Core {
     born: Process,
     is_closed: AtomicBool,
     closes_at_exit: bool,
+    /// A clock that a test moves.
+    time: Option<Arc<Time>>,
 }
 
 /// The clients that are connected in this process, for its end.
@@ -36,10 +41,15 @@ static CONNECTED: PerProcess<Mutex<Vec<Weak<Core>>>> = PerProcess::new();
 
 impl Core {
     /// The settings; connects nowhere.
-    fn new(url: Option<String>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Arc<Self>> {
+    fn new(
+        py: Python<'_>,
+        url: Option<String>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Arc<Self>> {
         let url =
             url.or_else(|| std::env::var("LEASEHOLD_STORE").ok().filter(|url| !url.is_empty()));
         let mut closes_at_exit = true;
+        let mut time = None;
         let mut kept = Some(leasehold::Client::builder());
         let options = options::read(settings, "Client", &mut |name, value| {
             let Some(builder) = kept.take() else { return Ok(false) };
@@ -49,8 +59,8 @@ impl Core {
                 "password" => (builder.password(value.extract::<String>()?), true),
                 "call_timeout" => (builder.call_timeout(length(value)?), true),
                 "retry_store" => (builder.retry_store(length(value)?), true),
-                "local_handoffs" => (builder.local_handoffs(value.extract()?), true),
-                "log" => (builder.log(value.extract()?), true),
+                "local_handoffs" => (builder.local_handoffs(count(value)?), true),
+                "log" => (builder.log(count(value)?), true),
                 "detached" => (builder.detached(value.extract()?), true),
                 "min_ttl" => (builder.min_ttl(length(value)?), true),
                 "min_renewal" => (builder.min_renewal(length(value)?), true),
@@ -58,6 +68,12 @@ impl Core {
                 "create_tables" => (builder.create_tables(value.extract()?), true),
                 "interop" if is_none => (builder, true),
                 "interop" => (builder.interop(layout(value)?), true),
+                "clock" if is_none => (builder, true),
+                "clock" => {
+                    let clock = value.cast::<FakeClock>()?.get();
+                    time = Some(clock.time().map_err(raising(value.py()))?);
+                    (builder, true)
+                }
                 "leftovers" if is_none => (builder, true),
                 "leftovers" => (builder.leftovers(length(value)?), true),
                 "close_at_exit" => {
@@ -69,16 +85,41 @@ impl Core {
             kept = Some(builder);
             Ok(is_known)
         })?;
-        let builder = kept.unwrap_or_default().options(&options);
+        let mut builder = kept.unwrap_or_default().options(&options);
+        let url = url.unwrap_or_else(|| DEFAULT_URL.to_owned());
+        if let Some(time) = &time {
+            if url != "memory:" {
+                let why = "a client with a clock of a test has its store in memory: give memory:";
+                return Err(raising(py)(Error::new(ErrorKind::Config, why)));
+            }
+            builder = time.set(builder);
+        }
         Ok(Arc::new(Self {
-            url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()),
+            url,
             builder,
             made: PerProcess::new(),
             connecting: PerProcess::new(),
             born: Process::current(),
             is_closed: AtomicBool::new(false),
             closes_at_exit,
+            time,
         }))
+    }
+
+    /// Carries out an operation on the client's time.
+    pub(crate) fn timed<F: Future>(
+        &self,
+        operation: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        clock::on(self.time.clone(), operation)
+    }
+
+    /// Where tasks run on the client's time.
+    pub(crate) fn runtime(&self) -> Result<&Handle> {
+        match &self.time {
+            Some(time) => Ok(time.runtime()),
+            None => driver(),
+        }
     }
 
     /// This process's client, if it is connected.
@@ -135,7 +176,7 @@ pub(crate) async fn close_all() -> Result<()> {
     let cores = std::mem::take(&mut *connected.lock().unwrap_or_else(PoisonError::into_inner));
     let mut closing = Vec::new();
     for core in cores.iter().filter_map(Weak::upgrade).filter(|core| core.closes_at_exit) {
-        closing.push(driver()?.spawn(core.close()));
+        closing.push(core.runtime()?.clone().spawn(core.close()));
     }
     for one in closing {
         // What could not be released expires; no caller is left who could learn of it.
@@ -168,7 +209,8 @@ impl AnyClient {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let core = Arc::clone(&self.core);
-        self.face.run(py, async move { operation(core.client().await?).await }, give)
+        let operation = async move { operation(core.client().await?).await };
+        self.face.run(py, self.core.timed(operation), give)
     }
 
     fn known(&self, py: Python<'_>) -> PyResult<&leasehold::Client> {
@@ -179,24 +221,32 @@ impl AnyClient {
     }
 }
 
-fn fence(py: Python<'_>, fence: i64) -> PyResult<Fence> {
-    let why = |_| Error::new(ErrorKind::Config, "a fence is a number from 0 to 2**63 - 1");
-    let fence = u64::try_from(fence).map_err(why).and_then(Fence::from_value);
+fn fence(fence: &Bound<'_, PyAny>) -> PyResult<Fence> {
+    let py = fence.py();
+    let why = || Error::new(ErrorKind::Config, "a fence is a number from 0 to 2**63 - 1");
+    let fence = match fence.extract::<u64>() {
+        Ok(fence) => Fence::from_value(fence),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => Err(why()),
+        Err(error) => return Err(error),
+    };
     fence.map_err(raising(py))
 }
 
 #[pymethods]
 impl AnyClient {
+    #[doc = about!("Client.location")]
     #[getter]
     fn location(&self, py: Python<'_>) -> PyResult<String> {
         self.known(py).map(|client| client.location().to_owned())
     }
 
+    #[doc = about!("Client.owner")]
     #[getter]
     fn owner(&self, py: Python<'_>) -> PyResult<String> {
         self.known(py).map(|client| client.owner().as_str().to_owned())
     }
 
+    #[doc = about!("Client.mutex")]
     #[pyo3(signature = (key, **options))]
     fn mutex(
         slf: &Bound<'_, Self>,
@@ -206,6 +256,7 @@ impl AnyClient {
         kinds::mutex(slf, key, options)
     }
 
+    #[doc = about!("Client.rwlock")]
     #[pyo3(signature = (key, **options))]
     fn rwlock(
         slf: &Bound<'_, Self>,
@@ -215,16 +266,18 @@ impl AnyClient {
         kinds::rwlock(slf, key, options)
     }
 
+    #[doc = about!("Client.semaphore")]
     #[pyo3(signature = (key, limit, **options))]
     fn semaphore(
         slf: &Bound<'_, Self>,
         key: String,
-        limit: u32,
+        #[pyo3(from_py_with = count)] limit: u32,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         kinds::semaphore(slf, key, limit, options)
     }
 
+    #[doc = about!("Client.multi")]
     #[pyo3(signature = (keys, **options))]
     fn multi(
         slf: &Bound<'_, Self>,
@@ -234,6 +287,7 @@ impl AnyClient {
         kinds::multi(slf, keys, options)
     }
 
+    #[doc = about!("Client.reentrant")]
     #[pyo3(signature = (key, by, **options))]
     fn reentrant(
         slf: &Bound<'_, Self>,
@@ -244,6 +298,7 @@ impl AnyClient {
         kinds::reentrant(slf, key, by.get(), options)
     }
 
+    #[doc = about!("Client.once_per")]
     #[pyo3(signature = (key, period, **options))]
     fn once_per(
         slf: &Bound<'_, Self>,
@@ -254,6 +309,7 @@ impl AnyClient {
         kinds::once_per(slf, key, period, options)
     }
 
+    #[doc = about!("Client.election")]
     #[pyo3(signature = (key, **options))]
     fn election(
         slf: &Bound<'_, Self>,
@@ -263,11 +319,13 @@ impl AnyClient {
         kinds::election(slf, key, options)
     }
 
+    #[doc = about!("Client.inspect")]
     fn inspect(&self, py: Python<'_>, key: String) -> PyResult<Py<PyAny>> {
         let look = async move |client: leasehold::Client| client.inspect(key).await;
         self.run(py, look, |py, info| convert::optional(py, info.as_ref(), convert::lock))
     }
 
+    #[doc = about!("Client.list")]
     #[pyo3(signature = (prefix=""))]
     fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Py<PyAny>> {
         let prefix = prefix.to_owned();
@@ -275,20 +333,33 @@ impl AnyClient {
         self.run(py, list, |py, listing| convert::listing(py, &listing))
     }
 
+    #[doc = about!("Client.log")]
     #[pyo3(signature = (key, last=100))]
-    fn log(&self, py: Python<'_>, key: String, last: usize) -> PyResult<Py<PyAny>> {
+    fn log(
+        &self,
+        py: Python<'_>,
+        key: String,
+        #[pyo3(from_py_with = count)] last: usize,
+    ) -> PyResult<Py<PyAny>> {
         let read = async move |client: leasehold::Client| client.log(key, last).await;
         self.run(py, read, |py, entries| convert::list(py, &entries, convert::log_entry))
     }
 
+    #[doc = about!("Client.examine")]
     fn examine(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let examine = async move |client: leasehold::Client| client.examine().await;
         self.run(py, examine, |py, findings| convert::list(py, &findings, convert::finding))
     }
 
+    #[doc = about!("Client.ask")]
     #[pyo3(signature = (key, fence=None))]
-    fn ask(&self, py: Python<'_>, key: String, fence: Option<i64>) -> PyResult<Py<PyAny>> {
-        let fence = fence.map(|value| self::fence(py, value)).transpose()?;
+    fn ask(
+        &self,
+        py: Python<'_>,
+        key: String,
+        fence: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let fence = fence.map(self::fence).transpose()?;
         let ask = async move |client: leasehold::Client| match fence {
             Some(fence) => client.ask_holder(key, fence).await,
             None => client.ask(key).await,
@@ -296,12 +367,19 @@ impl AnyClient {
         self.run(py, ask, plain)
     }
 
-    fn force_release(&self, py: Python<'_>, key: String, fence: i64) -> PyResult<Py<PyAny>> {
-        let fence = self::fence(py, fence)?;
+    #[doc = about!("Client.force_release")]
+    fn force_release(
+        &self,
+        py: Python<'_>,
+        key: String,
+        fence: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let fence = self::fence(fence)?;
         let force = async move |client: leasehold::Client| client.force_release(key, fence).await;
         self.run(py, force, |py, answer| plain(py, convert::force_release(&answer)))
     }
 
+    #[doc = about!("Client.adopt")]
     fn adopt(&self, py: Python<'_>, secret: &str) -> PyResult<Py<PyAny>> {
         let lease: DetachedLease = secret.parse().map_err(raising(py))?;
         let (core, face) = (Arc::clone(&self.core), self.face);
@@ -311,15 +389,18 @@ impl AnyClient {
         })
     }
 
+    #[doc = about!("Client.release_all")]
     fn release_all(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let release = async move |client: leasehold::Client| client.release_all().await;
         self.run(py, release, nothing)
     }
 
+    #[doc = about!("Client.close")]
     fn close(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.face.run(py, Arc::clone(&self.core).close(), nothing)
+        self.face.run(py, self.core.timed(Arc::clone(&self.core).close()), nothing)
     }
 
+    #[doc = about!("Client.events")]
     fn events(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         watching::events(py, self.face, &self.core)
     }
@@ -334,7 +415,7 @@ impl AnyClient {
     }
 }
 
-/// A client for threads.
+#[doc = about!("Client")]
 #[pyclass(subclass, frozen, extends = AnyClient, module = "leasehold")]
 pub(crate) struct Client;
 
@@ -347,8 +428,8 @@ impl Client {
         url: Option<String>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let core = Core::new(url, settings)?;
-        wait(py, core.client())?.map_err(raising(py))?;
+        let core = Core::new(py, url, settings)?;
+        wait(py, core.timed(core.client()))?.map_err(raising(py))?;
         Ok(PyClassInitializer::from((Self, AnyClient { face: Face::Threads, core })))
     }
 
@@ -363,7 +444,7 @@ impl Client {
     }
 }
 
-/// A client for tasks.
+#[doc = about!("aio.Client")]
 #[pyclass(subclass, frozen, extends = AnyClient, name = "Client", module = "leasehold.aio")]
 pub(crate) struct AClient;
 
@@ -372,14 +453,15 @@ impl AClient {
     #[new]
     #[pyo3(signature = (url=None, **settings))]
     fn new(
+        py: Python<'_>,
         url: Option<String>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let core = Core::new(url, settings)?;
+        let core = Core::new(py, url, settings)?;
         Ok(PyClassInitializer::from((Self, AnyClient { face: Face::Tasks, core })))
     }
 
-    /// The same connection, for tasks.
+    #[doc = about!("aio.Client.of")]
     #[classmethod]
     fn of(class: &Bound<'_, PyType>, client: &Bound<'_, AnyClient>) -> PyResult<Py<Self>> {
         let core = Arc::clone(&client.get().core);

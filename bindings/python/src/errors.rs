@@ -61,11 +61,16 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     made(py, error).map_or_else(|failed| failed, PyErr::from_value)
 }
 
-fn made<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+/// The module of the exceptions. An interpreter that ends can't import it any more.
+pub(crate) fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = || py.import("leasehold._errors").map(Bound::unbind);
+    ERRORS.get_or_try_init(py, module).map(|module| module.bind(py))
+}
+
+fn made<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     let (word, name) = names(error.kind());
-    let class = ERRORS.get_or_try_init(py, module)?.bind(py).getattr(name)?;
+    let class = module(py)?.getattr(name)?;
     let raised = class.call1((text(error),))?;
     raised.setattr(intern!(py, "kind"), word)?;
     raised.setattr(intern!(py, "effect"), effect(error.effect()))?;

@@ -2,6 +2,7 @@
 
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ use crate::calls::{self, Call, Face, nothing, plain};
 use crate::client::Core;
 use crate::convert::raising;
 use crate::errors;
-use crate::options::{length, limit};
-use crate::process::{Ours, driver};
+use crate::options::{count, length, limit};
+use crate::process::Ours;
 
 /// A guard of any kind.
 pub(crate) enum Held {
@@ -134,7 +135,7 @@ impl Slot {
 
     pub(crate) fn take(&self) -> Result<Held> {
         let taken = locked(&self.0.get()?.guard).take();
-        taken.ok_or_else(|| misuse("this guard was released, detached or changed before"))
+        taken.ok_or_else(|| misuse(OVER))
     }
 
     /// For a change that failed: the guard is what it was.
@@ -240,6 +241,8 @@ fn locked(guard: &Mutex<Option<Held>>) -> std::sync::MutexGuard<'_, Option<Held>
     guard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+const OVER: &str = "this guard was released, detached or changed before";
+
 fn misuse(why: &str) -> Error {
     Error::new(ErrorKind::Misuse, why)
 }
@@ -265,7 +268,8 @@ impl Grant {
                     },)*
                 };
                 let slot = Arc::new(Slot::new(self.guard, view));
-                let lease = Lease { face, key, slot, core: self.core, calls: Mutex::default() };
+                let (core, calls, is_entered) = (self.core, Mutex::default(), AtomicBool::default());
+                let lease = Lease { face, key, slot, core, calls, is_entered };
                 class(py, PyClassInitializer::from(($base, lease)))
             }};
         }
@@ -291,7 +295,7 @@ impl Grant {
     }
 }
 
-/// What the work under a lock needs to know, and how it ends.
+#[doc = about!("Lease")]
 #[pyclass(subclass, frozen, weakref, module = "leasehold")]
 pub(crate) struct Lease {
     face: Face,
@@ -300,11 +304,26 @@ pub(crate) struct Lease {
     core: Arc<Core>,
     /// What is called on a loss. They live no longer than the hold.
     calls: Mutex<Vec<Py<PyAny>>>,
+    is_entered: AtomicBool,
 }
 
 impl Lease {
     fn view(&self, py: Python<'_>) -> PyResult<&View> {
         self.slot.view().map_err(raising(py))
+    }
+
+    /// Refuses a body that would run without the lock.
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        let view = self.view(py)?;
+        let entered = if self.slot.is_over() {
+            Err(misuse(OVER))
+        } else if self.is_entered.swap(true, Ordering::AcqRel) {
+            Err(misuse("this guard was entered before; the end of the first `with` releases it"))
+        } else {
+            // A lease that is lost needs no release.
+            of_view!(view, lease => lease.check()).inspect_err(|_| drop(self.slot.take()))
+        };
+        entered.map_err(raising(py))
     }
 
     fn changed(
@@ -313,7 +332,7 @@ impl Lease {
         change: impl Future<Output = Result<Held>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
         let (face, core) = (self.face, Arc::clone(&self.core));
-        face.run(py, change, move |py, guard| Grant { guard, core }.give(py, face))
+        face.run(py, self.core.timed(change), move |py, guard| Grant { guard, core }.give(py, face))
     }
 
     /// Carries out an operation during which the guard's object has to live.
@@ -323,7 +342,8 @@ impl Lease {
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
         let this = slf.clone().unbind();
-        slf.get().face.run(slf.py(), operation, move |py, value| {
+        let lease = slf.get();
+        lease.face.run(slf.py(), lease.core.timed(operation), move |py, value| {
             drop(this);
             give(py, value)
         })
@@ -359,11 +379,13 @@ async fn within(limit: Option<Duration>, happens: impl Future<Output = ()>) {
 
 #[pymethods]
 impl Lease {
+    #[doc = about!("Lease.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("Lease.metadata")]
     #[getter]
     fn metadata(&self, py: Python<'_>) -> PyResult<String> {
         Ok(match self.view(py)? {
@@ -374,6 +396,7 @@ impl Lease {
         })
     }
 
+    #[doc = about!("Lease.permits")]
     #[getter]
     fn permits(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         Ok(match self.view(py)? {
@@ -382,6 +405,7 @@ impl Lease {
         })
     }
 
+    #[doc = about!("Lease.fence")]
     #[getter]
     fn fence(&self, py: Python<'_>) -> PyResult<i64> {
         match self.view(py)? {
@@ -391,6 +415,7 @@ impl Lease {
         .map_err(raising(py))
     }
 
+    #[doc = about!("Lease.fence_even_if_lost")]
     #[getter]
     fn fence_even_if_lost(&self, py: Python<'_>) -> PyResult<i64> {
         match self.view(py)? {
@@ -399,40 +424,48 @@ impl Lease {
         }
     }
 
+    #[doc = about!("Lease.is_held")]
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(of_view!(self.view(py)?, lease => lease.is_held()))
     }
 
+    #[doc = about!("Lease.is_at_risk")]
     #[getter]
     fn is_at_risk(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(of_view!(self.view(py)?, lease => lease.is_at_risk()))
     }
 
+    #[doc = about!("Lease.is_asked")]
     #[getter]
     fn is_asked(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(of_view!(self.view(py)?, lease => lease.is_asked()))
     }
 
+    #[doc = about!("Lease.remaining")]
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         Ok(of_view!(self.view(py)?, lease => lease.remaining()).as_secs_f64())
     }
 
+    #[doc = about!("Lease.until_deadline")]
     #[getter]
     fn until_deadline(&self, py: Python<'_>) -> PyResult<f64> {
         Ok(of_view!(self.view(py)?, lease => lease.until_deadline()).as_secs_f64())
     }
 
+    #[doc = about!("Lease.check")]
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         of_view!(self.view(py)?, lease => lease.check()).map_err(raising(py))
     }
 
+    #[doc = about!("Lease.progress")]
     fn progress(&self, py: Python<'_>) -> PyResult<()> {
         of_view!(self.view(py)?, lease => lease.progress());
         Ok(())
     }
 
+    #[doc = about!("Lease.note_result")]
     fn note_result(&self, py: Python<'_>, result: &str) -> PyResult<()> {
         match self.view(py)? {
             View::One(lease) => lease.note_result(result),
@@ -441,18 +474,21 @@ impl Lease {
         Ok(())
     }
 
+    #[doc = about!("Lease.lost")]
     #[pyo3(signature = (timeout=None))]
     fn lost(slf: &Bound<'_, Self>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let slot = Arc::clone(&slf.get().slot);
         Self::looks(slf, Self::until_lost(slot, limit(timeout)?), plain)
     }
 
+    #[doc = about!("Lease.asked")]
     #[pyo3(signature = (timeout=None))]
     fn asked(slf: &Bound<'_, Self>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let slot = Arc::clone(&slf.get().slot);
         Self::looks(slf, Self::until_asked(slot, limit(timeout)?), plain)
     }
 
+    #[doc = about!("Lease.on_lost")]
     fn on_lost(slf: &Bound<'_, Self>, call: Bound<'_, PyAny>) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         if !call.is_callable() {
@@ -465,7 +501,7 @@ impl Lease {
         let Some(number) = number else { return Ok(()) };
         let slot = Arc::downgrade(&this.slot);
         let view = view.clone();
-        driver().map_err(raising(py))?.spawn(async move {
+        this.core.runtime().map_err(raising(py))?.spawn(async move {
             of_view!(&view, lease => lease.lost().await);
             if slot.upgrade().is_some_and(|slot| !slot.is_over()) {
                 calls::tell(Call::Lost(number));
@@ -474,27 +510,32 @@ impl Lease {
         Ok(())
     }
 
+    #[doc = about!("Lease.renew_to")]
     fn renew_to(slf: &Bound<'_, Self>, ttl: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let (ttl, slot) = (length(ttl)?, Arc::clone(&slf.get().slot));
         let renewal = async move { of_view!(slot.view()?, lease => lease.renew_to(ttl).await) };
         Self::looks(slf, renewal, nothing)
     }
 
+    #[doc = about!("Lease.is_held_by_store")]
     fn is_held_by_store(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let slot = Arc::clone(&slf.get().slot);
         let look = async move { of_view!(slot.view()?, lease => lease.is_held_by_store().await) };
         Self::looks(slf, look, plain)
     }
 
+    #[doc = about!("Lease.release")]
     #[pyo3(signature = (*, cooldown=None))]
     fn release(&self, py: Python<'_>, cooldown: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let cooldown = limit(cooldown)?.map(Cooldown::new).transpose().map_err(raising(py))?;
         self.forget_calls();
-        self.face.run(py, self.slot.release(cooldown), nothing)
+        self.face.run(py, self.core.timed(self.slot.release(cooldown)), nothing)
     }
 
+    #[doc = about!("Lease.detach")]
     fn detach(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.face.run(py, Arc::clone(&self.slot).detach(self.slot.take()), plain)
+        let detach = Arc::clone(&self.slot).detach(self.slot.take());
+        self.face.run(py, self.core.timed(detach), plain)
     }
 
     /// A call on a loss often has the guard: the collector finds such a circle.
@@ -540,14 +581,15 @@ impl Drop for Lease {
     }
 }
 
-/// A held lock. Leave it by `with` or `release()`.
+#[doc = about!("Guard")]
 #[pyclass(subclass, frozen, extends = Lease, module = "leasehold")]
 pub(crate) struct Guard;
 
 #[pymethods]
 impl Guard {
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        slf.as_super().get().enter(slf.py())?;
+        Ok(slf)
     }
 
     fn __exit__(
@@ -562,7 +604,7 @@ impl Guard {
         if lease.slot.is_over() {
             return Ok(false);
         }
-        let released = calls::wait(py, lease.slot.release(None))?;
+        let released = calls::wait(py, lease.core.timed(lease.slot.release(None)))?;
         released.or_else(|error| left(py, &error, raised.as_ref())).map(|()| false)
     }
 }
@@ -577,7 +619,7 @@ fn left(py: Python<'_>, error: &Error, raised: Option<&Bound<'_, PyAny>>) -> PyR
     }
 }
 
-/// A held lock. Leave it by `async with` or `release()`; in it a loss cancels the task.
+#[doc = about!("aio.Guard")]
 #[pyclass(subclass, frozen, extends = Lease, name = "Guard", module = "leasehold.aio")]
 pub(crate) struct AGuard(Mutex<Option<Watch>>);
 
@@ -587,6 +629,7 @@ impl AGuard {
         let (py, slot) = (slf.py(), &slf.as_super().get().slot);
         let view = slf.as_super().get().view(py)?.clone();
         let lost = async move { of_view!(&view, lease => lease.lost().await) };
+        let lost = slf.as_super().get().core.timed(lost);
         let watch = Watch::begin(py, slot, lost)?;
         let before = slf.get().0.lock().unwrap_or_else(PoisonError::into_inner).replace(watch);
         drop(before);
@@ -616,7 +659,7 @@ impl AGuard {
         };
         let raised = raised.map(Bound::unbind);
         let key = lease.key.clone();
-        Ok(Waiting::new(release, move |py: Python<'_>, released: Result<()>| {
+        Ok(Waiting::new(lease.core.timed(release), move |py: Python<'_>, released: Result<()>| {
             let raised = raised.as_ref().map(|raised| raised.bind(py));
             let error = match (released, told) {
                 (Ok(()), None) => return plain(py, false),
@@ -641,6 +684,7 @@ impl AGuard {
 #[pymethods]
 impl AGuard {
     fn __aenter__(slf: &Bound<'_, Self>) -> PyResult<Waiting> {
+        slf.as_super().get().enter(slf.py())?;
         Self::watch(slf)?;
         let this = slf.clone().unbind();
         Ok(Waiting::new(async { Ok(()) }, move |_: Python<'_>, ()| Ok(this.into_any())))
@@ -659,12 +703,12 @@ impl AGuard {
 
 /// The guards of one kind of lock, for threads and for tasks, with what only they can do.
 macro_rules! typed {
-    ($name:literal, $about:literal, $threads:ident, $tasks:ident { $($method:tt)* }) => {
-        #[doc = $about]
+    ($name:literal, $threads:ident, $tasks:ident { $($method:tt)* }) => {
+        #[doc = about!($name)]
         #[pyclass(frozen, extends = Guard, name = $name, module = "leasehold")]
         pub(crate) struct $threads;
 
-        #[doc = $about]
+        #[doc = about!("aio.", $name)]
         #[pyclass(frozen, extends = AGuard, name = $name, module = "leasehold.aio")]
         pub(crate) struct $tasks;
 
@@ -676,36 +720,45 @@ macro_rules! typed {
     };
 }
 
-typed!("ReadGuard", "A lock held to read.", Read, ARead {
+typed!("ReadGuard", Read, ARead {
+    #[doc = about!("ReadGuard.upgrade")]
     fn upgrade(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).upgrade(lease.slot.take()))
     }
 });
 
-typed!("WriteGuard", "A lock held to write.", Write, AWrite {
+typed!("WriteGuard", Write, AWrite {
+    #[doc = about!("WriteGuard.downgrade")]
     fn downgrade(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).downgrade(lease.slot.take()))
     }
 });
 
-typed!("SemaphoreGuard", "Permits that are held.", Permits, APermits {
-    fn release_permits(slf: &Bound<'_, Self>, n: u32) -> PyResult<Py<PyAny>> {
+typed!("SemaphoreGuard", Permits, APermits {
+    #[doc = about!("SemaphoreGuard.release_permits")]
+    fn release_permits(
+        slf: &Bound<'_, Self>,
+        #[pyo3(from_py_with = count)] n: u32,
+    ) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.changed(slf.py(), Arc::clone(&lease.slot).release_permits(lease.slot.take(), n))
     }
 });
 
-typed!("OnceGuard", "A job that has started.", Once, AOnce {
+typed!("OnceGuard", Once, AOnce {
+    #[doc = about!("OnceGuard.reopen")]
     fn reopen(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let lease = slf.as_super().as_super().get();
         lease.forget_calls();
-        lease.face.run(slf.py(), Arc::clone(&lease.slot).reopen(lease.slot.take()), nothing)
+        let reopen = Arc::clone(&lease.slot).reopen(lease.slot.take());
+        lease.face.run(slf.py(), lease.core.timed(reopen), nothing)
     }
 });
 
-typed!("MultiGuard", "Several held locks. Each has a fence of its own.", Multi, AMulti {
+typed!("MultiGuard", Multi, AMulti {
+    #[doc = about!("MultiGuard.fences")]
     #[getter]
     fn fences<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (py, lease) = (slf.py(), slf.as_super().as_super().get());
@@ -719,7 +772,8 @@ typed!("MultiGuard", "Several held locks. Each has a fence of its own.", Multi, 
     }
 });
 
-typed!("ReentrantGuard", "One of an owner's holds of its lock.", Reentrant, AReentrant {
+typed!("ReentrantGuard", Reentrant, AReentrant {
+    #[doc = about!("ReentrantGuard.holds")]
     #[getter]
     fn holds(slf: &Bound<'_, Self>) -> PyResult<u32> {
         let (py, lease) = (slf.py(), slf.as_super().as_super().get());

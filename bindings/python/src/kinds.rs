@@ -13,7 +13,7 @@ use crate::calls::{Face, plain, wait};
 use crate::client::{AnyClient, Core};
 use crate::convert::{self, raising};
 use crate::guard::{Grant, Held, Lease};
-use crate::options::{self, length, limit, refused};
+use crate::options::{self, count, length, limit, refused};
 use crate::process::PerProcess;
 use crate::watching;
 
@@ -63,7 +63,8 @@ impl<V: Clone + Send + Sync + 'static> Kind<V> {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let this = Arc::clone(self);
-        self.face.run(py, async move { operation(this.value().await?).await }, give)
+        let operation = async move { operation(this.value().await?).await };
+        self.face.run(py, self.core.timed(operation), give)
     }
 
     /// Tries to take it: a guard or `None`.
@@ -91,10 +92,10 @@ impl<V: Clone + Send + Sync + 'static> Kind<V> {
         F: Future<Output = Result<Held>> + Send + 'static,
     {
         let this = Arc::clone(self);
-        async move {
+        self.core.timed(async move {
             let guard = operation(this.value().await?).await?;
             Ok(Grant { guard, core: Arc::clone(&this.core) })
-        }
+        })
     }
 }
 
@@ -105,22 +106,23 @@ fn key(py: Python<'_>, name: &str) -> PyResult<Key> {
 
 /// The two classes of a kind, for threads and for tasks, with the methods that take it and wait.
 macro_rules! faces {
-    ($name:literal, $about:literal, $base:ident, $threads:ident, $tasks:ident
-     $(, $method:ident [$($signature:tt)*] ($($argument:ident: $type:ty),*))*) => {
-        #[doc = $about]
+    ($name:literal, $base:ident, $threads:ident, $tasks:ident
+     $(, $method:ident [$($signature:tt)*] ($($argument:ident: $type:ty = $read:path),*))*) => {
+        #[doc = about!($name)]
         #[pyclass(frozen, extends = $base, name = $name, module = "leasehold")]
         pub(crate) struct $threads;
 
-        #[doc = $about]
+        #[doc = about!("aio.", $name)]
         #[pyclass(frozen, extends = $base, name = $name, module = "leasehold.aio")]
         pub(crate) struct $tasks;
 
         #[pymethods]
         impl $threads {
-            $(#[pyo3(signature = ($($signature)* timeout=None))]
+            $(#[doc = about!($name, ".", stringify!($method))]
+            #[pyo3(signature = ($($signature)* timeout=None))]
             fn $method(
                 slf: &Bound<'_, Self>,
-                $($argument: $type,)*
+                $(#[pyo3(from_py_with = $read)] $argument: $type,)*
                 timeout: Option<&Bound<'_, PyAny>>,
             ) -> PyResult<Py<PyAny>> {
                 let py = slf.py();
@@ -131,10 +133,11 @@ macro_rules! faces {
 
         #[pymethods]
         impl $tasks {
-            $(#[pyo3(signature = ($($signature)* timeout=None, *, cancel_on_loss=true))]
+            $(#[doc = about!("aio.", $name, ".", stringify!($method))]
+            #[pyo3(signature = ($($signature)* timeout=None, *, cancel_on_loss=true))]
             fn $method(
                 slf: &Bound<'_, Self>,
-                $($argument: $type,)*
+                $(#[pyo3(from_py_with = $read)] $argument: $type,)*
                 timeout: Option<&Bound<'_, PyAny>>,
                 cancel_on_loss: bool,
             ) -> PyResult<Acquiring> {
@@ -194,23 +197,27 @@ impl AnyMutex {
 
 #[pymethods]
 impl AnyMutex {
+    #[doc = about!("Mutex.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("Mutex.try_lock")]
     fn try_lock(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |mutex: leasehold::Mutex| Ok(mutex.try_lock().await?.map(Held::Plain));
         self.kind.attempt(py, attempt)
     }
 
+    #[doc = about!("Mutex.relock")]
     fn relock(&self, py: Python<'_>, guard: &Bound<'_, Lease>) -> PyResult<Py<PyAny>> {
         let slot = Arc::clone(&guard.get().slot);
         let taken = slot.take();
         self.kind.attempt(py, async move |mutex: leasehold::Mutex| slot.relock(taken, mutex).await)
     }
 
+    #[doc = about!("Mutex.ask")]
     fn ask(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.kind.run(py, async move |mutex: leasehold::Mutex| mutex.ask().await, plain)
     }
@@ -220,7 +227,7 @@ impl AnyMutex {
     }
 }
 
-faces!("Mutex", "A lock of one holder: a value, which sends nothing until it is locked.", AnyMutex, Mutex, AMutex, lock[]());
+faces!("Mutex", AnyMutex, Mutex, AMutex, lock[]());
 
 /// A read-write lock.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -275,17 +282,20 @@ impl AnyRwLock {
 
 #[pymethods]
 impl AnyRwLock {
+    #[doc = about!("RwLock.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("RwLock.try_read")]
     fn try_read(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |lock: leasehold::RwLock| Ok(lock.try_read().await?.map(Held::Read));
         self.kind.attempt(py, attempt)
     }
 
+    #[doc = about!("RwLock.try_write")]
     fn try_write(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |lock: leasehold::RwLock| Ok(lock.try_write().await?.map(Held::Write));
@@ -297,7 +307,7 @@ impl AnyRwLock {
     }
 }
 
-faces!("RwLock", "A lock that readers share, or one writer has.", AnyRwLock, RwLock, ARwLock, read[](), write[]());
+faces!("RwLock", AnyRwLock, RwLock, ARwLock, read[](), write[]());
 
 /// A semaphore.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -349,30 +359,43 @@ impl AnySemaphore {
 
 #[pymethods]
 impl AnySemaphore {
+    #[doc = about!("Semaphore.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("Semaphore.limit")]
     #[getter]
     fn limit(&self) -> u32 {
         self.limit
     }
 
+    #[doc = about!("Semaphore.try_acquire")]
     #[pyo3(signature = (n=1))]
-    fn try_acquire(&self, py: Python<'_>, n: u32) -> PyResult<Py<PyAny>> {
+    fn try_acquire(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] n: u32,
+    ) -> PyResult<Py<PyAny>> {
         let attempt = async move |permits: leasehold::Semaphore| {
             Ok(permits.try_acquire_many(n).await?.map(Held::Permits))
         };
         self.kind.attempt(py, attempt)
     }
 
+    #[doc = about!("Semaphore.available")]
     fn available(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let look = async move |permits: leasehold::Semaphore| permits.available_permits().await;
         self.kind.run(py, look, plain)
     }
 
-    fn set_limit(&self, py: Python<'_>, limit: u32) -> PyResult<Py<PyAny>> {
+    #[doc = about!("Semaphore.set_limit")]
+    fn set_limit(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] limit: u32,
+    ) -> PyResult<Py<PyAny>> {
         let (client, name) = (self.client.clone_ref(py), self.key.clone());
         let keywords = self.keywords.as_ref().map(|keywords| keywords.clone_ref(py));
         let set = async move |permits: leasehold::Semaphore| permits.set_limit(limit).await;
@@ -387,7 +410,7 @@ impl AnySemaphore {
     }
 }
 
-faces!("Semaphore", "A lock with a number of permits.", AnySemaphore, Semaphore, ASemaphore, acquire[n=1,](n: u32));
+faces!("Semaphore", AnySemaphore, Semaphore, ASemaphore, acquire[n=1,](n: u32 = count));
 
 /// Several locks that are taken together.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -426,11 +449,13 @@ impl AnyMulti {
 
 #[pymethods]
 impl AnyMulti {
+    #[doc = about!("Multi.keys")]
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.keys)
     }
 
+    #[doc = about!("Multi.try_lock")]
     fn try_lock(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |multi: leasehold::Multi| Ok(multi.try_lock().await?.map(Held::Multi));
@@ -442,9 +467,9 @@ impl AnyMulti {
     }
 }
 
-faces!("Multi", "Several locks that are taken together: all or none, in any order.", AnyMulti, Multi, AMulti, lock[]());
+faces!("Multi", AnyMulti, Multi, AMulti, lock[]());
 
-/// Who may take a re-entrant lock again.
+#[doc = about!("Owner")]
 #[pyclass(frozen, module = "leasehold")]
 pub(crate) struct Owner(leasehold::Owner);
 
@@ -508,11 +533,13 @@ impl AnyReentrant {
 
 #[pymethods]
 impl AnyReentrant {
+    #[doc = about!("Reentrant.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("Reentrant.try_lock")]
     fn try_lock(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |lock: leasehold::Reentrant| Ok(lock.try_lock().await?.map(Held::Reentrant));
@@ -524,7 +551,7 @@ impl AnyReentrant {
     }
 }
 
-faces!("Reentrant", "A lock that its owner may take again while it has it.", AnyReentrant, Reentrant, AReentrant, lock[]());
+faces!("Reentrant", AnyReentrant, Reentrant, AReentrant, lock[]());
 
 /// A job that starts once per period.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -550,11 +577,13 @@ pub(crate) fn once_per(
 
 #[pymethods]
 impl AnyOncePer {
+    #[doc = about!("OncePer.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
     }
 
+    #[doc = about!("OncePer.start")]
     fn start(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let attempt =
             async move |job: leasehold::OncePer| Ok(job.try_start().await?.map(Held::Once));
@@ -566,13 +595,7 @@ impl AnyOncePer {
     }
 }
 
-faces!(
-    "OncePer",
-    "A job that starts once per period, on all hosts together.",
-    AnyOncePer,
-    OncePer,
-    AOncePer
-);
+faces!("OncePer", AnyOncePer, OncePer, AOncePer);
 
 /// An election.
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
@@ -622,6 +645,7 @@ impl AnyElection {
 
 #[pymethods]
 impl AnyElection {
+    #[doc = about!("Election.key")]
     #[getter]
     fn key(&self) -> &str {
         &self.key
@@ -633,6 +657,7 @@ impl AnyElection {
         self.look_every.as_secs_f64()
     }
 
+    #[doc = about!("Election.try_campaign")]
     fn try_campaign(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.kind.attempt(py, async move |election: leasehold::Election| {
             let leadership = election.try_campaign().await?;
@@ -640,12 +665,14 @@ impl AnyElection {
         })
     }
 
+    #[doc = about!("Election.leader")]
     fn leader(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let look = async move |election: leasehold::Election| election.leader().await;
         self.kind
             .run(py, look, |py, leader| convert::optional(py, leader.as_ref(), convert::leader))
     }
 
+    #[doc = about!("Election.observe")]
     fn observe(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         watching::leaders(py, self.kind.face, &self.kind)
     }
@@ -655,4 +682,4 @@ impl AnyElection {
     }
 }
 
-faces!("Election", "An election of one leader at a time, whom all can see.", AnyElection, Election, AElection, campaign[]());
+faces!("Election", AnyElection, Election, AElection, campaign[]());

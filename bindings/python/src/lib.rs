@@ -3,10 +3,18 @@
 //! The package in `python/leasehold` makes Python's names of it. A class whose name begins with `A`
 //! is the one for tasks of asyncio; the other of the same name is for threads.
 
+/// The docstring of a class or a method, which the stubs have.
+macro_rules! about {
+    ($($name:expr),+) => {
+        include_str!(concat!(env!("OUT_DIR"), "/docs/", $($name),+))
+    };
+}
+
 mod awaiting;
 mod bell;
 mod calls;
 mod client;
+mod clock;
 mod convert;
 mod errors;
 mod guard;
@@ -62,6 +70,7 @@ fn _leasehold(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "AMultiGuard": guard::AMulti,
         "ReentrantGuard": guard::Reentrant,
         "AReentrantGuard": guard::AReentrant,
+        "FakeClock": clock::FakeClock,
         "Acquiring": awaiting::Acquiring,
         "Waiting": awaiting::Waiting,
         "Watching": watching::Watching,

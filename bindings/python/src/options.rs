@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Fairness, LockOptions, Result, WaitLimit};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -38,6 +38,12 @@ fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
     if let Ok(seconds) = value.extract() {
         return Ok(seconds);
     }
+    if value
+        .extract::<f64>()
+        .is_err_and(|error| error.is_instance_of::<PyOverflowError>(value.py()))
+    {
+        return Ok(Seconds::Number(f64::INFINITY));
+    }
     // A negative `timedelta` is of the right type, though no `Duration` can be made of it.
     match value.getattr("total_seconds").and_then(|read| read.call0()?.extract()) {
         Ok(seconds) => Ok(Seconds::Number(seconds)),
@@ -46,6 +52,22 @@ fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
             Err(PyTypeError::new_err(why))
         }
     }
+}
+
+/// How many: what is no such number is a wrong setting, as with a length.
+pub(crate) fn count<'py, T>(value: &Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let py = value.py();
+    value.extract().map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyOverflowError>(py) {
+            return error;
+        }
+        let most = 8 * size_of::<T>();
+        let why = format!("{value} is no count; give a number from 0 to 2**{most} - 1");
+        raising(py)(Error::new(ErrorKind::Config, why))
+    })
 }
 
 /// A length that may be `None`.
@@ -74,7 +96,7 @@ pub(crate) fn read(
             "stop_grace" => options.stop_grace(length(&value)?),
             "max_hold" => options.max_hold(limit((!is_none).then_some(&value))?),
             "progress_within" => options.progress_within(limit((!is_none).then_some(&value))?),
-            "max_waiters" => options.max_waiters(value.extract::<Option<u32>>()?),
+            "max_waiters" => options.max_waiters((!is_none).then(|| count(&value)).transpose()?),
             "fairness" => options.fairness(fairness(&value)?),
             "give_up_early" => options.give_up_early(value.extract()?),
             "wait_limit" => match limit((!is_none).then_some(&value))? {

@@ -23,18 +23,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Polls a future until it is done. Calls `look` after each signal of the system, and once a second
 /// however often it is woken, since another thread may have got the signal; its error ends the wait.
+/// Its argument is whether the wait has taken a second.
 pub(crate) fn until_ready<F: Future, E>(
     driver: &Handle,
     mut future: Pin<&mut F>,
     signal: &Signal,
     waker: &Waker,
-    mut look: impl FnMut() -> Result<(), E>,
+    mut look: impl FnMut(bool) -> Result<(), E>,
 ) -> Result<F::Output, E> {
-    let mut looked = now();
+    let begun = now();
+    let mut looked = begun;
     loop {
         let is_woken = signal.sleep();
         if !is_woken || looked.elapsed() >= LOOK_EVERY {
-            look()?;
+            look(begun.elapsed() >= LOOK_EVERY)?;
             looked = now();
         }
         if is_woken && let Poll::Ready(output) = poll(driver, future.as_mut(), waker) {

@@ -26,6 +26,7 @@ impl<S, M> Source<S, M> {
 #[pyclass(subclass, frozen, module = "leasehold._leasehold")]
 pub(crate) struct AnyWatching {
     face: Face,
+    core: Arc<Core>,
     source: Watched,
 }
 
@@ -48,7 +49,7 @@ impl AnyWatching {
                     };
                     Ok(events.next().await)
                 };
-                self.face.run(py, next, move |py, event| match event {
+                self.face.run(py, self.core.timed(next), move |py, event| match event {
                     Some(event) => Ok(convert::event(py, &event)?.unbind()),
                     None if face == Face::Threads => Err(PyStopIteration::new_err(())),
                     None => Err(PyStopAsyncIteration::new_err(())),
@@ -65,7 +66,7 @@ impl AnyWatching {
                     };
                     leaders.changed().await
                 };
-                self.face.run(py, next, |py, leader| {
+                self.face.run(py, self.core.timed(next), |py, leader| {
                     convert::optional(py, leader.as_ref(), convert::leader)
                 })
             }
@@ -114,7 +115,7 @@ impl AWatching {
 pub(crate) fn events(py: Python<'_>, face: Face, core: &Arc<Core>) -> PyResult<Py<PyAny>> {
     let events = core.connected().map(leasehold::Client::events);
     let source = Watched::Events(Source::new(events, Arc::clone(core)));
-    AnyWatching { face, source }.of(py)
+    AnyWatching { face, core: Arc::clone(core), source }.of(py)
 }
 
 /// The leaders of an election.
@@ -124,5 +125,5 @@ pub(crate) fn leaders(
     kind: &Arc<Kind<leasehold::Election>>,
 ) -> PyResult<Py<PyAny>> {
     let source = Watched::Leaders(Source::new(None, Arc::clone(kind)));
-    AnyWatching { face, source }.of(py)
+    AnyWatching { face, core: Arc::clone(&kind.core), source }.of(py)
 }

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -531,3 +532,21 @@ def test_context_variables_are_the_tasks(run: Run, key: str) -> None:
                 assert request.get() == "7"
 
     run(main)
+
+
+def test_a_wait_that_blocks_its_loop_warns(memory: leasehold.Client, key: str) -> None:
+    """The holder may be a task of the same loop: such a wait never ends."""
+    mutex = memory.mutex(key)
+
+    async def main() -> None:
+        async with aio.Client.of(memory).mutex(key).lock():
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with pytest.raises(leasehold.Timeout):
+                    await asyncio.to_thread(mutex.lock, 1.5)
+                with pytest.raises(RuntimeWarning, match="use leasehold.aio"):
+                    mutex.lock()
+            while memory.inspect(key).waiters:  # type: ignore[union-attr]
+                await asyncio.sleep(0.005)
+
+    asyncio.run(main())

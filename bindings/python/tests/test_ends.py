@@ -33,6 +33,15 @@ ENDS = {
         "threading.Thread(target=client.mutex(key).lock, daemon=True).start(); time.sleep(0.1)",
         0,
     ),
+    "in a finaliser's hands": (
+        "class Holds:\n"
+        "    def __init__(self, guard): self.guard = guard\n"
+        "    def __del__(self, error=leasehold.Error):\n"
+        "        try: self.guard.release()\n"
+        "        except error: pass\n"
+        "holds = Holds(guard); del guard",
+        0,
+    ),
     "in an executor": (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "pool = ThreadPoolExecutor(); pool.submit(lambda: guard.fence).result()",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -47,6 +48,35 @@ def test_a_url_that_can_not_be(url: str) -> None:
     with pytest.raises(leasehold.Config) as caught:
         leasehold.Client(url)
     assert caught.value.kind == "config" and caught.value.effect == "not_applied"
+
+
+COUNTS: dict[str, Callable[[leasehold.Client, int], object]] = {
+    "semaphore": lambda client, n: client.semaphore("k", n),
+    "acquire": lambda client, n: client.semaphore("k", 2).acquire(n),
+    "try_acquire": lambda client, n: client.semaphore("k", 2).try_acquire(n),
+    "set_limit": lambda client, n: client.semaphore("k", 2).set_limit(n),
+    "release_permits": lambda client, n: client.semaphore("k", 2).acquire().release_permits(n),
+    "max_waiters": lambda client, n: client.mutex("k", max_waiters=n),
+    "local_handoffs": lambda client, n: leasehold.Client("memory:", local_handoffs=n),
+    "log=": lambda client, n: leasehold.Client("memory:", log=n),
+    "log": lambda client, n: client.log("k", n),
+    "ask": lambda client, n: client.ask("k", n),
+    "force_release": lambda client, n: client.force_release("k", n),
+}
+
+
+@pytest.mark.parametrize("number", [-1, -(2**70), 2**70])
+@pytest.mark.parametrize("call", COUNTS)
+def test_a_number_that_can_not_be(memory: leasehold.Client, call: str, number: int) -> None:
+    with pytest.raises(leasehold.Config, match=r"2\*\*") as caught:
+        COUNTS[call](memory, number)
+    assert isinstance(caught.value, ValueError) and caught.value.effect == "not_applied"
+
+
+@pytest.mark.parametrize("call", COUNTS)
+def test_a_number_that_is_no_number(memory: leasehold.Client, call: str) -> None:
+    with pytest.raises(TypeError):
+        COUNTS[call](memory, "1")  # type: ignore[arg-type]
 
 
 def test_a_server_that_is_away() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import warnings
@@ -10,6 +11,7 @@ import pytest
 from conftest import until
 
 import leasehold
+from leasehold import aio, testing
 
 
 def taken_away(client: leasehold.Client, guard: leasehold.Guard) -> None:
@@ -134,3 +136,40 @@ def test_progress_and_a_result_are_noted(client: leasehold.Client, key: str) -> 
         guard.progress()
         guard.note_result("42 orders")
         assert not guard.is_at_risk
+
+
+def test_no_body_runs_without_the_lock(client: leasehold.Client, key: str) -> None:
+    guard = client.mutex(key).lock()
+    guard.release()
+    with pytest.raises(leasehold.Misuse), guard:
+        pytest.fail("the body runs")
+    with client.mutex(key).lock() as guard:
+        with pytest.raises(leasehold.Misuse), guard:
+            pytest.fail("the body runs")
+        assert guard.is_held
+    testing.lose(client, lost := client.mutex(key).lock())
+    with pytest.raises(leasehold.Lost), lost:
+        pytest.fail("the body runs")
+    client.mutex(key).lock(timeout=60).release()
+
+
+def test_no_body_of_a_task_runs_without_the_lock(url: str, key: str) -> None:
+    async def main() -> None:
+        async with aio.Client(url) as client:
+            guard = await client.mutex(key).lock()
+            await guard.release()
+            with pytest.raises(leasehold.Misuse):
+                async with guard:
+                    pytest.fail("the body runs")
+            async with client.mutex(key).lock() as guard:
+                with pytest.raises(leasehold.Misuse):
+                    async with guard:
+                        pytest.fail("the body runs")
+                assert guard.is_held
+            await testing.lose_async(client, lost := await client.mutex(key).lock())
+            with pytest.raises(leasehold.Lost):
+                async with lost:
+                    pytest.fail("the body runs")
+            await (await client.mutex(key).lock(timeout=60)).release()
+
+    asyncio.run(main())

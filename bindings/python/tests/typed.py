@@ -25,6 +25,10 @@ def sync(client: leasehold.Client) -> None:
     assert_type(client.election("k").observe(), Iterator[leasehold.Leader | None])
     assert_type(client.inspect("k"), leasehold.LockInfo | None)
     testing.lose(client, guard)
+    clock = testing.FakeClock()
+    assert_type(testing.memory_client(clock), leasehold.Client)
+    leasehold.Client("memory:", clock=clock, log=3)
+    clock.advance(timedelta(hours=1))
 
     @client.locked("k-{n}")
     def work(n: int) -> str:

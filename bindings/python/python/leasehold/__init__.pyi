@@ -22,6 +22,7 @@ from ._errors import Protocol as Protocol
 from ._errors import Timeout as Timeout
 from ._errors import Unavailable as Unavailable
 from ._errors import Unsupported as Unsupported
+from ._leasehold import FakeClock
 from ._types import Finding as Finding
 from ._types import Holder as Holder
 from ._types import Leader as Leader
@@ -148,6 +149,8 @@ class _Settings(_Options, total=False):
     """Whether a PostgreSQL database gets the tables that it lacks."""
     close_at_exit: bool
     """Whether the client is closed at the end of the interpreter; it is by default."""
+    clock: FakeClock | None
+    """Of a test, for a store in memory: see `leasehold.testing`."""
 
 class Lease:
     """What the work under a lock needs to know, of threads and of tasks.
@@ -157,9 +160,11 @@ class Lease:
     """
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The lock's name; of several locks all names."""
     @property
-    def metadata(self) -> str: ...
+    def metadata(self) -> str:
+        """The text that is kept with the lease, for people."""
     @property
     def permits(self) -> int | None:
         """How many permits of a semaphore it has; None for other kinds."""
@@ -170,7 +175,8 @@ class Lease:
     def fence_even_if_lost(self) -> int:
         """The fencing token for logs, whether or not the lease is held."""
     @property
-    def is_held(self) -> bool: ...
+    def is_held(self) -> bool:
+        """Whether the lease is held for certain. Sends no request."""
     @property
     def is_at_risk(self) -> bool:
         """Whether a renewal has failed; the lease is still held."""
@@ -191,12 +197,21 @@ class Lease:
         """Notes how the work ended, for the log of the store. The first note counts."""
     def on_lost(self, call: Callable[[], object]) -> None:
         """Has `call` called once the lease is lost, on the thread `leasehold-calls`."""
-    def lost(self, timeout: _Seconds | None = None) -> Any: ...
-    def asked(self, timeout: _Seconds | None = None) -> Any: ...
-    def renew_to(self, ttl: _Seconds) -> Any: ...
-    def is_held_by_store(self) -> Any: ...
-    def release(self, *, cooldown: _Seconds | None = None) -> Any: ...
-    def detach(self) -> Any: ...
+    def lost(self, timeout: _Seconds | None = None) -> Any:
+        """Waits for the loss. Returns whether the lease is lost."""
+    def asked(self, timeout: _Seconds | None = None) -> Any:
+        """Waits for a request to release. Returns whether there is one."""
+    def renew_to(self, ttl: _Seconds) -> Any:
+        """Sets a new length, counted from now. One request."""
+    def is_held_by_store(self) -> Any:
+        """Whether the store has this lease. One request."""
+    def release(self, *, cooldown: _Seconds | None = None) -> Any:
+        """Releases the lock, and closes it for the time of the cooldown.
+
+        Raises Late or Lost if the lease was not held to its end.
+        """
+    def detach(self) -> Any:
+        """Makes a secret text of the lease, for `Client.adopt()`, here or elsewhere."""
 
 class Guard(Lease):
     """A held lock. Leave it by `with` or `release()`.
@@ -204,22 +219,14 @@ class Guard(Lease):
     A guard that is forgotten is released in the background, with a ResourceWarning.
     """
 
-    def lost(self, timeout: _Seconds | None = None) -> bool:
-        """Waits for the loss. Returns whether the lease is lost."""
-    def asked(self, timeout: _Seconds | None = None) -> bool:
-        """Waits for a request to release. Returns whether there is one."""
-    def renew_to(self, ttl: _Seconds) -> None:
-        """Sets a new length, counted from now. One request."""
-    def is_held_by_store(self) -> bool:
-        """Whether the store has this lease. One request."""
-    def release(self, *, cooldown: _Seconds | None = None) -> None:
-        """Releases the lock, and closes it for the time of the cooldown.
-
-        Raises Late or Lost if the lease was not held to its end.
-        """
-    def detach(self) -> str:
-        """Makes a secret text of the lease, for `Client.adopt()`, here or elsewhere."""
-    def __enter__(self) -> Self: ...
+    def lost(self, timeout: _Seconds | None = None) -> bool: ...
+    def asked(self, timeout: _Seconds | None = None) -> bool: ...
+    def renew_to(self, ttl: _Seconds) -> None: ...
+    def is_held_by_store(self) -> bool: ...
+    def release(self, *, cooldown: _Seconds | None = None) -> None: ...
+    def detach(self) -> str: ...
+    def __enter__(self) -> Self:
+        """The guard itself: it is held already."""
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -230,21 +237,29 @@ class Guard(Lease):
 
 @final
 class ReadGuard(Guard):
+    """A lock that is held to read."""
+
     def upgrade(self) -> WriteGuard:
         """Makes a write lock of it in one step. Raises Conflict if there are other readers."""
 
 @final
 class WriteGuard(Guard):
+    """A lock that is held to write."""
+
     def downgrade(self) -> ReadGuard:
         """Makes a read lock of it in one step."""
 
 @final
 class SemaphoreGuard(Guard):
+    """Permits that are held."""
+
     def release_permits(self, n: int) -> SemaphoreGuard:
         """Releases some of its permits. The new guard has the others."""
 
 @final
 class OnceGuard(Guard):
+    """A job that has started, and runs once in its period."""
+
     def reopen(self) -> None:
         """Releases, and lets the next caller start the job in the same period."""
 
@@ -253,10 +268,13 @@ class MultiGuard(Guard):
     """Several held locks. Each has a fence of its own, so `fence` raises Misuse."""
 
     @property
-    def fences(self) -> dict[str, int]: ...
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each lock, by name. Raises Lost once a lease is lost."""
 
 @final
 class ReentrantGuard(Guard):
+    """One of an owner's holds of its lock. The last release frees it."""
+
     @property
     def holds(self) -> int:
         """How many times its owner has the lock in this process."""
@@ -266,10 +284,12 @@ class Mutex:
     """A lock of one holder: a value, which sends nothing until it is locked."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The lock's name."""
     def lock(self, timeout: _Seconds | None = None) -> Guard:
         """Waits in the queue for the lock. With 0 it tries once, and Timeout names the holder."""
-    def try_lock(self) -> Guard | None: ...
+    def try_lock(self) -> Guard | None:
+        """Takes the lock if it is free. None if it is held, or if waiters are before."""
     def relock(self, guard: Guard) -> Guard | None:
         """Renews the guard's lease, or takes the lock again if it is gone.
 
@@ -286,22 +306,31 @@ class RwLock:
     """A lock that readers share, or one writer has."""
 
     @property
-    def key(self) -> str: ...
-    def read(self, timeout: _Seconds | None = None) -> ReadGuard: ...
-    def write(self, timeout: _Seconds | None = None) -> WriteGuard: ...
-    def try_read(self) -> ReadGuard | None: ...
-    def try_write(self) -> WriteGuard | None: ...
+    def key(self) -> str:
+        """The lock's name."""
+    def read(self, timeout: _Seconds | None = None) -> ReadGuard:
+        """Waits in the queue for a read lock, which other readers may share."""
+    def write(self, timeout: _Seconds | None = None) -> WriteGuard:
+        """Waits in the queue for the write lock, which no other holder shares."""
+    def try_read(self) -> ReadGuard | None:
+        """Takes a read lock if that needs no wait, else None."""
+    def try_write(self) -> WriteGuard | None:
+        """Takes the write lock if it is free, else None."""
 
 @final
 class Semaphore:
     """A lock with a number of permits."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The lock's name."""
     @property
-    def limit(self) -> int: ...
-    def acquire(self, n: int = 1, timeout: _Seconds | None = None) -> SemaphoreGuard: ...
-    def try_acquire(self, n: int = 1) -> SemaphoreGuard | None: ...
+    def limit(self) -> int:
+        """The number of its permits."""
+    def acquire(self, n: int = 1, timeout: _Seconds | None = None) -> SemaphoreGuard:
+        """Waits in the queue for so many permits, and takes them together."""
+    def try_acquire(self, n: int = 1) -> SemaphoreGuard | None:
+        """Takes so many permits if they are free, else None."""
     def available(self) -> int:
         """The number of free permits, for people: it may have changed meanwhile."""
     def set_limit(self, limit: int) -> Semaphore:
@@ -312,9 +341,12 @@ class Multi:
     """Several locks that are taken together: all or none, in any order."""
 
     @property
-    def keys(self) -> tuple[str, ...]: ...
-    def lock(self, timeout: _Seconds | None = None) -> MultiGuard: ...
-    def try_lock(self) -> MultiGuard | None: ...
+    def keys(self) -> tuple[str, ...]:
+        """The names of the locks."""
+    def lock(self, timeout: _Seconds | None = None) -> MultiGuard:
+        """Waits in the queues of the locks until it has all of them."""
+    def try_lock(self) -> MultiGuard | None:
+        """Takes all of the locks if all are free, else None."""
 
 @final
 class Owner:
@@ -331,18 +363,22 @@ class Reentrant:
     """A lock that its owner may take again while it has it."""
 
     @property
-    def key(self) -> str: ...
-    def lock(self, timeout: _Seconds | None = None) -> ReentrantGuard: ...
-    def try_lock(self) -> ReentrantGuard | None: ...
+    def key(self) -> str:
+        """The lock's name."""
+    def lock(self, timeout: _Seconds | None = None) -> ReentrantGuard:
+        """Waits in the queue for the lock. If its owner has it, this returns at once."""
+    def try_lock(self) -> ReentrantGuard | None:
+        """Takes the lock if it is free or its owner's, else None."""
 
 @final
 class OncePer:
     """A job that starts once per period, on all hosts together."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The lock's name."""
     def start(self) -> OnceGuard | None:
-        """None if the job has started in this period already, anywhere."""
+        """Starts the job. None if it has started in this period already, anywhere."""
     def once(self, call: Callable[_P, _R], /) -> Callable[_P, _R | None]:
         """Decorates a function, so that it runs once per period. Other calls return None."""
 
@@ -351,43 +387,53 @@ class Election:
     """An election of one leader at a time, whom all can see."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The lock's name."""
     def campaign(self, timeout: _Seconds | None = None) -> Guard:
         """Waits until it leads. It leads until the guard is released."""
-    def try_campaign(self) -> Guard | None: ...
-    def leader(self) -> Leader | None: ...
+    def try_campaign(self) -> Guard | None:
+        """Leads if no other candidate does, else None."""
+    def leader(self) -> Leader | None:
+        """Who leads now, if any candidate does. One request."""
     def observe(self) -> Iterator[Leader | None]:
         """The leader now, and after each change."""
 
 class Client:
     """A connection to a store, which all threads share.
 
-    In a fork's child it connects anew at its first use. Guards are the parent's, and raise Misuse
-    there.
+    Without a URL the store is the one that `LEASEHOLD_STORE` names, or `embedded:`. In a fork's
+    child a client connects anew at its first use. Guards are the parent's, and raise Misuse there.
     """
 
-    def __new__(cls, url: str | None = None, **settings: Unpack[_Settings]) -> Self:
-        """Connects. Without a URL the store is `LEASEHOLD_STORE`'s, or `embedded:`."""
+    def __new__(cls, url: str | None = None, **settings: Unpack[_Settings]) -> Self: ...
     @property
-    def location(self) -> str: ...
+    def location(self) -> str:
+        """The store by scheme and host, without a password."""
     @property
-    def owner(self) -> str: ...
-    def mutex(self, key: str, **options: Unpack[_Options]) -> Mutex: ...
-    def rwlock(self, key: str, **options: Unpack[_RwOptions]) -> RwLock: ...
-    def semaphore(
-        self, key: str, limit: int, **options: Unpack[_SemaphoreOptions]
-    ) -> Semaphore: ...
-    def multi(self, keys: Iterable[str], **options: Unpack[_Options]) -> Multi: ...
-    def reentrant(self, key: str, by: Owner, **options: Unpack[_Options]) -> Reentrant: ...
-    def once_per(self, key: str, period: _Seconds, **options: Unpack[_Options]) -> OncePer: ...
-    def election(self, key: str, **options: Unpack[_ElectionOptions]) -> Election: ...
+    def owner(self) -> str:
+        """How this client's holders are named, for people."""
+    def mutex(self, key: str, **options: Unpack[_Options]) -> Mutex:
+        """A lock of one holder. Sends nothing, as for all kinds."""
+    def rwlock(self, key: str, **options: Unpack[_RwOptions]) -> RwLock:
+        """A lock of many readers or one writer."""
+    def semaphore(self, key: str, limit: int, **options: Unpack[_SemaphoreOptions]) -> Semaphore:
+        """A lock of at most `limit` permits. All users of the name give the same limit."""
+    def multi(self, keys: Iterable[str], **options: Unpack[_Options]) -> Multi:
+        """Several locks that are taken together: all or none, in any order."""
+    def reentrant(self, key: str, by: Owner, **options: Unpack[_Options]) -> Reentrant:
+        """A lock that its owner may take again while it has it."""
+    def once_per(self, key: str, period: _Seconds, **options: Unpack[_Options]) -> OncePer:
+        """A job that starts once per period, on all hosts together."""
+    def election(self, key: str, **options: Unpack[_ElectionOptions]) -> Election:
+        """An election of one leader at a time, whom all can see."""
     def locked(
         self, key: str, timeout: _Seconds | None = None, **options: Unpack[_Options]
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Decorates a function, so that one call at a time runs for each key.
 
         In the key, `{name}` stands for the call's argument of that name. A parameter `lease` gets
-        the guard. It decorates an `async def`, too.
+        the guard. Without the lock within the timeout, the call raises Timeout. An `async def` can
+        be decorated, too.
         """
     def inspect(self, key: str) -> LockInfo | None:
         """A lock's holders and waiters; None if it is not in use."""
@@ -407,7 +453,8 @@ class Client:
         """Ends another holder's lease, by the fence that `inspect` has shown."""
     def adopt(self, secret: str) -> Guard:
         """Takes over a lease that was detached."""
-    def release_all(self) -> None: ...
+    def release_all(self) -> None:
+        """Releases all that this client holds. Its guards hold no lease from then on."""
     def close(self) -> None:
         """Releases everything that is held, and ends all waits with Closed."""
     def __enter__(self) -> Self: ...

@@ -16,7 +16,8 @@ def locked(self: Any, key: str, timeout: Any = None, **options: Any) -> Any:
     """Decorates a function, so that one call at a time runs for each key.
 
     In the key, `{name}` stands for the call's argument of that name. A parameter `lease` gets the
-    guard. Without the lock within the timeout, the call raises `Timeout`.
+    guard. Without the lock within the timeout, the call raises Timeout. An `async def` can be
+    decorated, too.
     """
 
     def decorate(call: Any) -> Any:

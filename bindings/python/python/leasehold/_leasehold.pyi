@@ -1,6 +1,7 @@
 """The extension module; its public names are in `leasehold` and `leasehold.aio`."""
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Self, final
 
 __all__ = [
     "AClient",
@@ -23,6 +24,7 @@ __all__ = [
     "AnyClient",
     "Client",
     "Election",
+    "FakeClock",
     "Guard",
     "Lease",
     "Multi",
@@ -46,6 +48,21 @@ __all__ = [
     "next_call",
     "take_calls",
 ]
+
+@final
+class FakeClock:
+    """A clock for tests, which stands still until it is moved.
+
+    A client with the setting `clock` counts all times on it: leases, waits and their timeouts.
+    """
+
+    def __new__(cls) -> Self: ...
+    def advance(self, by: float | timedelta) -> None:
+        """Moves it at once, and returns when what is due then was done.
+
+        A lease that ends within the step is lost, as when a machine was suspended. Steps of less
+        than a third of the ttl have it renewed.
+        """
 
 AClient: Any
 AElection: Any

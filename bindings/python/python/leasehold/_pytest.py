@@ -11,14 +11,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import leasehold
+    from leasehold import testing
 
 
 @pytest.fixture
-def leasehold_client() -> Iterator[leasehold.Client]:
+def leasehold_clock() -> testing.FakeClock:
+    """A clock that stands still until the test moves it. `leasehold_client` counts on it."""
+    from leasehold import testing
+
+    return testing.FakeClock()
+
+
+@pytest.fixture
+def leasehold_client(request: pytest.FixtureRequest) -> Iterator[leasehold.Client]:
     """A client of a store in memory. `leasehold.aio.Client.of` makes it one for asyncio."""
     from leasehold import testing
 
-    with testing.memory_client() as client:
+    counts = "leasehold_clock" in request.fixturenames
+    clock = request.getfixturevalue("leasehold_clock") if counts else None
+    with testing.memory_client(clock) as client:
         yield client
 
 

@@ -56,17 +56,15 @@ _Operation: TypeAlias = Coroutine[Any, Any, _T]
 class Guard(Lease):
     """A held lock. Leave it by `async with` or `release()`.
 
-    In `async with` a loss cancels the task that entered, and comes out as Lost.
+    In `async with` a loss cancels the task that entered, and comes out as Lost. A cancelled
+    release goes on in the background.
     """
 
-    def lost(self, timeout: _Seconds | None = None) -> _Operation[bool]:
-        """Waits for the loss. Returns whether the lease is lost."""
-    def asked(self, timeout: _Seconds | None = None) -> _Operation[bool]:
-        """Waits for a request to release. Returns whether there is one."""
+    def lost(self, timeout: _Seconds | None = None) -> _Operation[bool]: ...
+    def asked(self, timeout: _Seconds | None = None) -> _Operation[bool]: ...
     def renew_to(self, ttl: _Seconds) -> _Operation[None]: ...
     def is_held_by_store(self) -> _Operation[bool]: ...
-    def release(self, *, cooldown: _Seconds | None = None) -> _Operation[None]:
-        """Releases the lock. Cancelled, it goes on in the background."""
+    def release(self, *, cooldown: _Seconds | None = None) -> _Operation[None]: ...
     def detach(self) -> _Operation[str]: ...
     def __aenter__(self) -> _Operation[Self]: ...
     def __aexit__(
@@ -112,14 +110,17 @@ class Acquiring(Coroutine[Any, Any, _G]):
     @classmethod
     def __class_getitem__(cls, key: Any) -> GenericAlias: ...
     def __await__(self) -> Generator[Any, None, _G]: ...
-    def send(self, value: Any = None) -> Any: ...
+    def send(self, value: Any = None) -> Any:
+        """Goes on with it, as an event loop does."""
     def throw(
         self,
         kind: type[BaseException] | BaseException,
         value: Any = None,
         traceback: TracebackType | None = None,
-    ) -> Any: ...
-    def close(self) -> None: ...
+    ) -> Any:
+        """Ends it with an exception, as the cancel of its task does. Nothing stays behind."""
+    def close(self) -> None:
+        """Ends it. Nothing stays behind."""
     def __aenter__(self) -> _Operation[_G]: ...
     def __aexit__(
         self,

@@ -1,7 +1,8 @@
-"""Locks for tests: the real ones, in memory, and a way to lose them.
+"""Locks for tests: the real ones, in memory, a way to lose them, and a clock to move.
 
-As a pytest plugin it has the fixtures `leasehold_client`, a client of a store in memory, and
-`leasehold_store`, the URL of a store that the test's processes share.
+As a pytest plugin it has the fixtures `leasehold_client`, a client of a store in memory,
+`leasehold_clock`, a clock on which that client counts, and `leasehold_store`, the URL of a store
+that the test's processes share.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import leasehold
+from leasehold._leasehold import FakeClock
 
 if TYPE_CHECKING:
     from leasehold import aio
 
-__all__ = ["lose", "lose_async", "memory_client"]
+__all__ = ["FakeClock", "lose", "lose_async", "memory_client"]
 
 
-def memory_client() -> leasehold.Client:
+def memory_client(clock: FakeClock | None = None) -> leasehold.Client:
     """A client with a store of its own, which needs no server and ends with it."""
-    return leasehold.Client("memory:")
+    return leasehold.Client("memory:", clock=clock)
 
 
 def lose(client: leasehold.Client, guard: leasehold.Guard) -> None:
