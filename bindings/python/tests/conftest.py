@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import leasehold
 
@@ -68,7 +69,9 @@ def postgres_folder() -> str:
 
 
 @contextlib.contextmanager
-def served(command: list[str], answers: Callable[[], bool], **more: Any) -> Iterator[None]:
+def served(
+    command: list[str], answers: Callable[[], bool], **more: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **more
@@ -77,7 +80,7 @@ def served(command: list[str], answers: Callable[[], bool], **more: Any) -> Iter
             until(lambda: server.poll() is not None or answers())
             log.seek(0)
             assert server.poll() is None, f"{command[0]} ended: {log.read()[-2000:]}"
-            yield
+            yield server
         finally:
             server.send_signal(signal.SIGINT)
             try:
@@ -92,13 +95,40 @@ def listens(port: int) -> bool:
         return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
+class Server:
+    """A Redis server of a test, which may be killed before the test's end."""
+
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.port, self.process = port, process
+        self.url = f"redis://127.0.0.1:{port}"
+        self.asked = redis.Redis(port=port)
+
+    def kill(self) -> None:
+        self.asked.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def redis_server(place: Path, *settings: str) -> Iterator[Server]:
+    """One in a folder, or with a file of settings."""
+    # The nodes of a cluster talk at the port that is 10 000 higher.
+    port = until(lambda: (port := free_port()) < 55_536 and port)
+    command = [redis_program()]
+    if place.suffix == ".conf":
+        command.append(str(place))
+    else:
+        place.mkdir(exist_ok=True)
+        command += ["--save", "", "--dir", str(place)]
+    command += ["--port", str(port), "--bind", "127.0.0.1", *settings]
+    with served(command, lambda: listens(port)) as process:
+        yield Server(port, process)
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = free_port()
-    folder = tmp_path_factory.mktemp("redis")
-    settings = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    with served([redis_program(), *settings], lambda: listens(port)):
-        yield f"redis://127.0.0.1:{port}"
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

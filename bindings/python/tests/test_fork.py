@@ -221,6 +221,11 @@ def ask(path: str, words: str) -> str:
         return text
 
 
+def visit(path: str, answers: list[str]) -> None:
+    for _ in range(5):
+        answers.append(ask(path, "/add"))
+
+
 @pytest.mark.parametrize("worker", ["sync", "gthread"])
 def test_gunicorn_preload(shared_url: str, key: str, tmp_path: Path, worker: str) -> None:
     """The master makes the client and takes a lock; its workers use the client."""
@@ -228,7 +233,7 @@ def test_gunicorn_preload(shared_url: str, key: str, tmp_path: Path, worker: str
     number.write_text("0")
     environment = {**os.environ, "STORE": shared_url, "KEY": key, "NUMBER": str(number)}
     program = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--worker-class", worker]
-    program += ["--bind", f"unix:{listens}", "gunicorn_app:app"]
+    program += ["--bind", f"unix:{listens}", "wsgi_app:app"]
     server = subprocess.Popen(
         program, cwd=HERE / "apps", env=environment, stderr=subprocess.PIPE, text=True
     )
@@ -236,12 +241,7 @@ def test_gunicorn_preload(shared_url: str, key: str, tmp_path: Path, worker: str
         until(lambda: server.poll() is not None or accepts(listens))
         assert server.poll() is None, server.stderr and server.stderr.read()
         answers: list[str] = []
-
-        def visit() -> None:
-            for _ in range(5):
-                answers.append(ask(listens, "/add"))
-
-        visitors = [threading.Thread(target=visit) for _ in range(6)]
+        visitors = [threading.Thread(target=visit, args=(listens, answers)) for _ in range(6)]
         for visitor in visitors:
             visitor.start()
         for visitor in visitors:
@@ -252,6 +252,49 @@ def test_gunicorn_preload(shared_url: str, key: str, tmp_path: Path, worker: str
         server.terminate()
         _, errors = server.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_uwsgi(shared_url: str, key: str, tmp_path: Path, lazy: bool, threads: int) -> None:
+    """The master makes the client and takes a lock, or with `lazy-apps` each worker its own."""
+    number, listens = tmp_path / "number", str(tmp_path / "socket")
+    number.write_text("0")
+    environment = {**os.environ, "STORE": shared_url, "KEY": key, "NUMBER": str(number)}
+    program = [sys.executable, "-c", "import pyuwsgi; pyuwsgi.run()", "--master", "--die-on-term"]
+    program += ["--http-socket", listens, "--module", "wsgi_app:app", "--processes", "3"]
+    # With one thread it lets no other thread of Python run: leasehold's is none of Python's.
+    program += ["--threads", str(threads)] if threads > 1 else []
+    program += ["--lazy-apps"] if lazy else []
+    with (tmp_path / "log").open("w+") as log:
+        server = subprocess.Popen(
+            program, cwd=HERE / "apps", env=environment, stdout=log, stderr=log
+        )
+        try:
+            # A worker that is ended while it loads goes on without an application.
+            loads = 3 if lazy else 1
+            said = tmp_path / "log"
+            until(lambda: server.poll() or said.read_text().count("WSGI app 0") == loads)
+            until(lambda: server.poll() is not None or accepts(listens))
+            answers: list[str] = []
+            visits = [threading.Thread(target=visit, args=(listens, answers)) for _ in range(6)]
+            for one in visits:
+                one.start()
+            for one in visits:
+                one.join()
+            assert sorted(map(int, answers)) == list(range(1, 31))
+            told = {ask(listens, "/master") for _ in range(6)}
+            assert lazy or told == {"guard refused, lock held"}
+        finally:
+            server.terminate()
+            try:
+                server.wait(PATIENCE)
+            finally:
+                server.kill()
+        assert "Traceback" not in said.read_text()
+        # Workers release what they hold. uWSGI ends no interpreter in its master, whose lease expires.
+        with leasehold.Client(shared_url) as client:
+            client.mutex(f"{key}/master").lock(timeout=PATIENCE).release()
 
 
 def test_celery_prefork(redis_url: str, key: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import psycopg
 import pytest
 import sqlalchemy
@@ -187,3 +188,13 @@ def test_sqlalchemy_fence(postgres_url: str, examples: Path) -> None:
             recipe.next_number(connection, stale)
         assert recipe.take_number(client, engine) == 3
     engine.dispose()
+
+
+def test_prometheus(memory: leasehold.Client, key: str, examples: Path) -> None:
+    importlib.import_module("prometheus_metrics").export(memory)
+    value = prometheus_client.REGISTRY.get_sample_value
+    with memory.mutex(key).lock():
+        assert value("leasehold_locks_held") == 1
+        until(lambda: value("leasehold_events_total", {"event": "granted"}) == 1)
+    until(lambda: value("leasehold_events_total", {"event": "released"}) == 1)
+    assert value("leasehold_locks_held") == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from conftest import free_port, listens, redis_program, served
+from conftest import redis_server
 
 import leasehold
 
@@ -74,10 +74,8 @@ def test_a_server_that_goes_away(redis_url: str, key: str) -> None:
 
 
 def test_a_server_without_memory(tmp_path: Path, key: str) -> None:
-    port = free_port()
-    settings = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
-    with served([redis_program(), *settings, "--maxmemory", "100kb"], lambda: listens(port)):
-        with leasehold.Client(f"redis://127.0.0.1:{port}") as client:
+    with redis_server(tmp_path / "server", "--maxmemory", "100kb") as server:
+        with leasehold.Client(server.url) as client:
             with pytest.raises(leasehold.Full) as caught:
                 client.mutex(key).lock(timeout=0)
     assert caught.value.kind == "full" and caught.value.effect == "not_applied"

@@ -1,4 +1,4 @@
-"""A service that Gunicorn preloads: the client is made, and a lock taken, before it forks."""
+"""A service that a server preloads: the client is made, and a lock taken, before it forks."""
 
 import os
 import time
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import leasehold
 
-client = leasehold.Client(os.environ["STORE"])
+client = leasehold.Client(os.environ["STORE"], retry_store=60)
 mutex = client.mutex(os.environ["KEY"])
-masters = client.mutex(os.environ["KEY"] + "/master").lock()
+# Where each worker loads this for itself, one of them gets it.
+masters = client.mutex(os.environ["KEY"] + "/master", ttl=5).try_lock()
 number = Path(os.environ["NUMBER"])
 
 
@@ -22,7 +23,7 @@ def add() -> str:
 
 def master() -> str:
     try:
-        guard = f"guard {masters.fence}"
+        guard = f"guard {masters.fence}" if masters else "no guard"
     except leasehold.Misuse:
         guard = "guard refused"
     free = client.mutex(os.environ["KEY"] + "/master").try_lock()
