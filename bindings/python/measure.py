@@ -1,14 +1,23 @@
 """Measures leasehold beside redis-py's Lock and python-redis-lock, in turns, on one server.
 
-    python measure.py redis://127.0.0.1:6379 [SECONDS [ROUNDS]]
+    python measure.py redis://127.0.0.1:6379 [--seconds 0.5] [--rounds 5] [--rust PROGRAM]
 
 It needs redis, hiredis and python-redis-lock. Each line has the median rate of all rounds, its
-ratio to redis-py's, and the time of processors that this process took for a cycle.
+ratio to redis-py's, and the time of processors that this process took for a cycle. With `--rust`
+and the path of `leasehold-bench`, the Rust library's cycles and the floors of a lone cycle are
+measured in the same rounds, on a server of their own.
+
+`--contended` measures one key that 4 processes with 4 threads each want, and hold for 0.5 ms.
+`--memory` measures the memory of held locks. It takes Linux, as the others do.
 """
 
+import argparse
 import asyncio
+import json
+import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,9 +31,15 @@ import redis_lock
 import leasehold
 from leasehold import aio
 
-URL = sys.argv[1]
-SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 0.5
-ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+parser = argparse.ArgumentParser()
+parser.add_argument("url")
+parser.add_argument("--seconds", type=float, default=0.5)
+parser.add_argument("--rounds", type=int, default=5)
+parser.add_argument("--rust", metavar="PROGRAM")
+parser.add_argument("--contended", action="store_true")
+parser.add_argument("--memory", action="store_true")
+given = parser.parse_args()
+URL, SECONDS, ROUNDS = given.url, given.seconds, given.rounds
 
 
 def in_threads(count, cycle_of):
@@ -115,7 +130,24 @@ class Tasks:
             await self.client.aclose()
 
 
-def main():
+def in_rust():
+    """Lone cycles in Rust: bare commands, the same with an answer that crosses threads, and locks."""
+    if not given.rust:
+        return {}
+    names = {
+        "bare": "Rust, bare pair",
+        "bare-across": "Rust, bare pair across threads",
+        "leasehold": "Rust, leasehold, server",
+        "embedded": "Rust, leasehold, embedded",
+    }
+    run = [given.rust, "uncontended", "--callers", "1", "--rounds", "1", "--json"]
+    run += ["--seconds", str(SECONDS), "--variants", ",".join(names)]
+    found = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+    rows = {row["variant"]: row["cycles_per_second"] for row in found["uncontended"]["rows"]}
+    return {name: rows[variant]["median"] for variant, name in names.items()}
+
+
+def free():
     theirs = redis.Redis.from_url(URL, max_connections=200)
     ours = leasehold.Client(URL)
     here = leasehold.Client(f"embedded:{tempfile.mkdtemp()}/locks")
@@ -145,9 +177,12 @@ def main():
         for name, cycles in tasks.items():
             cases[f"{count} tasks, {name}"] = lambda n=count, it=cycles: in_tasks(n, lambda: it)
     seen = {name: [] for name in cases}
+    floors = {}
     for _ in range(ROUNDS):
         for name, run in cases.items():
             seen[name].append(run())
+        for name, rate in in_rust().items():
+            floors.setdefault(name, []).append(rate)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{ROUNDS} rounds of {SECONDS} s, load {load}, Python {sys.version.split()[0]}")
     for name, rounds in seen.items():
@@ -158,8 +193,154 @@ def main():
             f"{name:32} {rate:9.0f}/s ({least:.0f} to {most:.0f})"
             f" {rate / base:6.2f} x  CPU {cpu * 1e6:6.1f} us"
         )
+    base = statistics.median(rate for rate, _ in seen["1 threads, redis-py"])
+    for name, rates in floors.items():
+        rate = statistics.median(rates)
+        print(f"{name:32} {rate:9.0f}/s {rate / base:28.2f} x")
     installed = Path(leasehold.__file__).parent
     print(f"{sum(file.stat().st_size for file in installed.glob('*.so')) / 1e6:.1f} MB of code")
 
 
-main()
+HOLD = 0.0005
+
+
+def contenders(lock_of, begin, until, told):
+    """Four threads of one process that want the same lock: what each got, and how long it waited."""
+    counts, waits = [0] * 4, [[] for _ in range(4)]
+
+    def work(n):
+        take = lock_of()
+        begin.wait()
+        while (asked := time.monotonic()) < until.value:
+            with take():
+                waits[n].append(time.monotonic() - asked)
+                counts[n] += 1
+                time.sleep(HOLD)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told.put((counts, [wait for some in waits for wait in some]))
+
+
+def contended():
+    directory = f"embedded:{tempfile.mkdtemp()}/locks"
+
+    def theirs(**more):
+        client = redis.Redis.from_url(URL, max_connections=200)
+        return lambda: lambda: client.lock("contended/theirs", timeout=10, **more)
+
+    def other():
+        client = redis.Redis.from_url(URL, max_connections=200)
+        return lambda: lambda: redis_lock.Lock(client, "contended/other", expire=10)
+
+    def ours(url):
+        client = leasehold.Client(url)
+        return lambda: client.mutex("contended/ours", ttl=10).lock
+
+    cases = {
+        "redis-py": lambda: theirs(),
+        "redis-py, sleep=0.001": lambda: theirs(sleep=0.001),
+        "python-redis-lock": other,
+        "leasehold, server": lambda: ours(URL),
+        "leasehold, embedded": lambda: ours(directory),
+    }
+    context = multiprocessing.get_context("fork")
+    seen = {name: [] for name in cases}
+    for _ in range(ROUNDS):
+        for name, make in cases.items():
+            begin, told = context.Barrier(17), context.SimpleQueue()
+            until = context.Value("d", 0.0)
+            work = [
+                context.Process(
+                    target=lambda: contenders(make(), begin, until, told)  # noqa: B023
+                )
+                for _ in range(4)
+            ]
+            for process in work:
+                process.start()
+            until.value = time.monotonic() + 60
+            begin.wait()
+            until.value = time.monotonic() + SECONDS
+            answers = [told.get() for _ in work]
+            for process in work:
+                process.join()
+            counts = [count for some, _ in answers for count in some]
+            waits = sorted(wait for _, some in answers for wait in some)
+            seen[name].append((counts, waits))
+    for name, rounds in seen.items():
+        rate = statistics.median(sum(counts) / SECONDS for counts, _ in rounds)
+        least = statistics.median(min(counts) / max(counts) for counts, _ in rounds)
+        p99 = statistics.median(waits[len(waits) * 99 // 100] for _, waits in rounds)
+        longest = max(waits[-1] for _, waits in rounds)
+        print(
+            f"{name:24} {rate:6.0f}/s  fewest/most {least:4.2f}"
+            f"  wait p99 {p99 * 1e3:5.0f} ms, longest {longest * 1e3:5.0f} ms"
+        )
+
+
+def resident():
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024
+
+
+def memory():
+    """Each in a process of its own."""
+    count = 5000
+
+    def kept():
+        client = redis.Redis.from_url(URL)
+        client.ping()
+
+        def take(n):
+            lock = client.lock(f"memory/kept/{n}", timeout=60)
+            lock.acquire()
+            return lock
+
+        return take
+
+    def renewing():
+        client = redis.Redis.from_url(URL, max_connections=10_000)
+        client.ping()
+
+        def take(n):
+            lock = redis_lock.Lock(client, f"memory/other/{n}", expire=60, auto_renewal=True)
+            lock.acquire()
+            return lock
+
+        return take
+
+    def ours(url):
+        client = leasehold.Client(url, ttl=60)
+        return lambda n: client.mutex(f"memory/ours/{n}").lock()
+
+    directory = f"embedded:{tempfile.mkdtemp()}/locks"
+    cases = {
+        "redis-py, not renewed": (kept, count),
+        "python-redis-lock, auto_renewal": (renewing, 500),
+        "leasehold, server": (lambda: ours(URL), count),
+        "leasehold, embedded": (lambda: ours(directory), count),
+    }
+    for name, (make, count) in cases.items():
+        pid = os.fork()
+        if pid == 0:
+            take = make()
+            held = [take(-1)]
+            before = resident()
+            held += [take(n) for n in range(count)]
+            threads = len(os.listdir("/proc/self/task"))
+            each = (resident() - before) / count
+            print(f"{name:34} {each / 1000:6.2f} kB each, {threads} threads", flush=True)
+            redis.Redis.from_url(URL).flushall()
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
+if given.contended:
+    contended()
+elif given.memory:
+    memory()
+else:
+    free()

@@ -8,6 +8,7 @@ use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::{check, interop, root};
 
@@ -43,18 +44,33 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     if !words.is_empty() {
         return interop::finish(tests(words));
     }
+    // The tests mostly wait for servers, leases and each other.
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let types = scope.spawn(types);
+        let tested = interop::finish(tests(&["-n", "4"]));
+        let typed = types.join().map_err(|_| "the type checkers ended in a panic".to_owned());
+        [typed.and_then(|typed| typed), tested].into_iter().filter_map(Result::err).collect()
+    });
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// The type checkers. Their output is printed if they have findings.
+fn types() -> Result<(), String> {
     let runs: [(&str, &[&str]); 4] = [
         ("mypy", &["--strict", "python", "tests/typed.py"]),
         ("stubtest", &["leasehold", "--ignore-disjoint-bases"]),
         ("pyright", &["tests/typed.py"]),
         ("pyright", &["--ignoreexternal", "--verifytypes", "leasehold"]),
     ];
-    let mut wrong: Vec<String> = runs
-        .into_iter()
-        .filter_map(|(name, args)| interop::finish(tool(name, args)).err())
-        .collect();
-    // They mostly wait for servers, leases and each other.
-    wrong.extend(interop::finish(tests(&["-n", "4"])).err());
+    let mut wrong = Vec::new();
+    for (name, args) in runs {
+        let outcome = tool(name, args).stdin(Stdio::null()).output();
+        let ended = outcome.map_err(|error| format!("cannot run {name}: {error}"))?;
+        if !ended.status.success() {
+            let said = [ended.stdout, ended.stderr].concat();
+            wrong.push(format!("{name}: {}\n{}", ended.status, String::from_utf8_lossy(&said)));
+        }
+    }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
@@ -64,7 +80,7 @@ pub(crate) fn dist(to: &Path) -> Result<(), String> {
     let mut sdist = maturin("sdist");
     sdist.arg("--out").arg(to);
     interop::finish(sdist)?;
-    let wheel = wheel("shipped", &[])?;
+    let wheel = wheel("wheel", &[])?;
     let name = wheel.file_name().ok_or("a wheel has a name")?;
     fs::copy(&wheel, to.join(name)).map_err(|error| format!("{}: {error}", wheel.display()))?;
     println!("    {}", to.join(name).display());
