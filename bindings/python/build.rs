@@ -8,14 +8,18 @@ use std::path::Path;
 use std::{env, fs, io, iter};
 
 fn main() -> io::Result<()> {
-    let stub = |path: &str| {
-        println!("cargo::rerun-if-changed={path}");
+    // In the source archive the package of Python stands at the top.
+    let places = ["python/leasehold", "../../python/leasehold"].map(Path::new);
+    let package = places.into_iter().find(|it| it.is_dir()).unwrap_or(places[0]);
+    let stub = |name: &str| {
+        let path = package.join(name);
+        println!("cargo::rerun-if-changed={}", path.display());
         fs::read_to_string(path).map(|text| docstrings(&text))
     };
-    let mut threads = stub("python/leasehold/__init__.pyi")?;
-    threads.extend(stub("python/leasehold/_leasehold.pyi")?);
+    let mut threads = stub("__init__.pyi")?;
+    threads.extend(stub("_leasehold.pyi")?);
     let mut tasks = threads.clone();
-    tasks.extend(stub("python/leasehold/aio.pyi")?);
+    tasks.extend(stub("aio.pyi")?);
     let folder = Path::new(&env::var_os("OUT_DIR").unwrap_or_default()).join("docs");
     fs::create_dir_all(&folder)?;
     for (prefix, docs) in [("", threads), ("aio.", tasks)] {
