@@ -10,6 +10,7 @@ use leasehold_core::{
 };
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 use crate::common::{Caller, WITHIN, all_words, key, slot, ttl};
@@ -99,7 +100,9 @@ impl Lock {
     async fn new(server: &RedisServer, modes: &[Mode], stranger: Mode, waiters: usize) -> Self {
         let store = RedisStore::connect(&server.url()).await.unwrap();
         let client = redis::Client::open(server.url()).unwrap();
-        let raw = client.get_multiplexed_async_connection().await.unwrap();
+        // The client library would wait for 0.5 s, which a busy machine takes now and then.
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(WITHIN));
+        let raw = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let key = key();
         let mut held = None;
         for mode in modes {
