@@ -3,6 +3,7 @@
 //! Steps that run programs come last. All of them run, and the failures are listed at the end.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -213,14 +214,23 @@ fn test_programs(messages: &str) -> Vec<TestProgram> {
 /// The jobs besides the tests: other commands of this program, and cargo's.
 fn others() -> Result<Vec<Job>, String> {
     let this = env::current_exe().map_err(|error| format!("this program: {error}"))?;
-    let job = |name: &str| {
-        let mut command = Command::new(&this);
+    let job = |name: &str, mut command: Command| {
         command.arg(name);
         Job { name: name.to_owned(), command }
     };
+    let with = |name: &str| job(name, Command::new(&this));
     let doc_tests = command(&["test", "--doc", "--workspace", "--all-features"]);
     let doc_tests = Job { name: "doc tests".to_owned(), command: doc_tests };
-    Ok(vec![job("sim"), job("interop"), job("python"), doc_tests, job("torture")])
+    let sim = job("sim", yielding(&this));
+    Ok(vec![sim, with("interop"), with("python"), doc_tests, with("torture")])
+}
+
+/// A program that mostly computes, with the processor time that others leave: tests beside it judge
+/// servers and leases of few seconds.
+pub(crate) fn yielding(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program);
+    command
 }
 
 pub(crate) fn cargo(args: &[&str], environment: &[(&str, &str)]) -> Result<(), String> {

@@ -64,7 +64,8 @@ fn types() -> Result<(), String> {
     ];
     let mut wrong = Vec::new();
     for (name, args) in runs {
-        let outcome = tool(name, args).stdin(Stdio::null()).output();
+        let checker = check::yielding(program(name));
+        let outcome = placed(checker, args).stdin(Stdio::null()).output();
         let ended = outcome.map_err(|error| format!("cannot run {name}: {error}"))?;
         if !ended.status.success() {
             let said = [ended.stdout, ended.stderr].concat();
@@ -102,7 +103,7 @@ fn wheel(profile: &str, options: &[&str]) -> Result<PathBuf, String> {
 }
 
 fn maturin(what: &str) -> Command {
-    let mut maturin = Command::new(program("maturin"));
+    let mut maturin = check::yielding(program("maturin"));
     maturin.args([what, "--manifest-path"]).arg(sources().join("Cargo.toml"));
     maturin.env("CARGO_TARGET_DIR", check::target()).env("CARGO_TERM_QUIET", "true");
     maturin
@@ -121,7 +122,11 @@ fn tests(words: &[&str]) -> Command {
 }
 
 fn tool(name: &str, args: &[&str]) -> Command {
-    let mut tool = Command::new(program(name));
+    placed(Command::new(program(name)), args)
+}
+
+/// A tool with its arguments, where it finds the sources and the environment.
+fn placed(mut tool: Command, args: &[&str]) -> Command {
     tool.args(args).current_dir(sources()).env("LEASEHOLD_TARGET", check::target());
     // Pyright looks for what is installed by the interpreter that it finds there.
     let found = env::var_os("PATH").unwrap_or_default();
