@@ -45,6 +45,7 @@ mod mixed {
 /// Real servers, one set for all cases; they end with this process.
 mod servers {
     use std::sync::LazyLock;
+    use std::time::Duration;
 
     use leasehold_testkit::server::RedisServer;
 
@@ -57,6 +58,7 @@ mod servers {
     fn of(count: usize) -> Arc<QuorumStore> {
         let nodes = connected(&SERVERS[..count]);
         let builder = QuorumStore::builder(nodes).nodes_keep_leases(true);
+        let builder = builder.node_timeout(Duration::from_secs(5));
         Arc::new(builder.build().unwrap())
     }
 

@@ -7,7 +7,7 @@ use leasehold_core::{
     Kind, Leave, LeaveRequest, Mode, OwnerName, Refusal, Release, Renew, SetLimit, SetLimitRequest,
 };
 
-use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK, cool};
+use super::context::{CALL, Context, LONG, Patience, SLACK, cool};
 use super::party::{Lease, Party};
 
 fn number(n: u32) -> NonZeroU32 {
@@ -110,7 +110,7 @@ pub(super) async fn a_downgrade_that_arrives_again_does_not_undo_an_upgrade(cx: 
 
 pub(super) async fn who_holds_nothing_converts_nothing(cx: &Context) {
     let key = cx.key();
-    let brief = cx.party(&key).shared().ttl(SHORT).take().await;
+    let brief = cx.party(&key).shared().ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     assert_eq!(convert(cx, &brief, Mode::Exclusive).await, Convert::Late);
     assert_eq!(cx.inspect(&key).await, None);
@@ -318,7 +318,7 @@ pub(super) async fn sets_that_overlap_are_never_held_together(cx: &Context) {
 
 pub(super) async fn a_closing_grant_outlasts_its_lease_and_its_release(cx: &Context) {
     let key = cx.key();
-    let mut brief = cx.party(&key).ttl(SHORT);
+    let mut brief = cx.party(&key).ttl(cx.short());
     brief.request.cooldown = cool(LONG);
     brief.take().await;
     let mut patience = Patience::for_what("the lease to end");

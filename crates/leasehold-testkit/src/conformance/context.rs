@@ -15,7 +15,9 @@ use super::party::Party;
 /// A lease that lasts for the whole case.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 /// A lease that expires while the case waits.
-pub(super) const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(200);
+/// The same at a quorum, whose nodes have to answer within a quarter of a lease.
+const SHORT_AT_NODES: Duration = Duration::from_secs(4);
 /// The limit for a call; only a store that hangs exceeds it.
 pub(super) const CALL: Duration = Duration::from_secs(20);
 /// How long a case waits for an event.
@@ -41,6 +43,11 @@ impl Context {
     pub fn new(store: Arc<dyn Store>) -> Self {
         let random = token().fingerprint();
         Self { store, prefix: format!("conformance/{random}/"), keys: AtomicU32::new(0) }
+    }
+
+    /// A lease that expires while the case waits, and outlasts its grant on a busy machine.
+    pub(super) fn short(&self) -> Duration {
+        if self.store.capability().undoes { SHORT_AT_NODES } else { SHORT }
     }
 
     pub(super) fn store(&self) -> &dyn Store {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::{Acquire, Kind, Refusal, Release};
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK, cool};
+use super::context::{Context, LONG, Patience, SLACK, cool};
 
 pub(super) async fn a_cooldown_closes_the_lock_to_all_callers(cx: &Context) {
     let key = cx.key();
@@ -54,7 +54,7 @@ pub(super) async fn a_release_sent_again_does_not_close_for_longer(cx: &Context)
 
 pub(super) async fn a_late_release_closes_too(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     assert_eq!(lease.release_and_close(LONG).await, Release::Late);
     assert_eq!(cx.party(&key).fail().await.holder, None);
@@ -62,7 +62,7 @@ pub(super) async fn a_late_release_closes_too(cx: &Context) {
 
 pub(super) async fn a_release_of_what_is_lost_closes_nothing(cx: &Context) {
     let key = cx.key();
-    let stale = cx.party(&key).ttl(SHORT).take().await;
+    let stale = cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     cx.party(&key).take().await.end().await;
     assert_eq!(stale.release_and_close(LONG).await, Release::NotHeld);

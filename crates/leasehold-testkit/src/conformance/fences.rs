@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold_core::{Fence, FenceBlock, ForceRelease, Leave, Renew};
 
-use super::context::{Context, LONG, SHORT};
+use super::context::{Context, LONG};
 
 pub(super) async fn fences_grow_over_every_way_to_lose_a_lease(cx: &Context) {
     let key = cx.key();
     let mut last = Fence::ZERO;
     for round in 0..8 {
-        let length = if round % 4 == 2 { SHORT } else { Duration::from_secs(30) };
+        let length = if round % 4 == 2 { cx.short() } else { Duration::from_secs(30) };
         let party = cx.party(&key).ttl(length).fence_block(16);
         let lease = party.take().await;
         assert!(lease.fences.first() > last, "round {round}");
@@ -68,7 +68,7 @@ pub(super) async fn fences_grow_even_when_blocks_outrun_the_clock(cx: &Context) 
         lease.end().await;
         assert_eq!(cx.inspect(&key).await, None);
     }
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     assert!(lease.fences.first() > last);
     cx.until_idle(&key).await;
     assert!(cx.party(&key).take().await.fences.first() > lease.fences.last());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Acquire, Already, Fence, Kind, Mode, Release};
 use tokio::task::JoinSet;
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK};
+use super::context::{Context, LONG, Patience, SLACK};
 
 pub(super) async fn a_free_lock_is_granted_and_shown(cx: &Context) {
     let key = cx.key();
@@ -148,7 +148,7 @@ pub(super) async fn acquiring_again_renews_and_never_shortens(cx: &Context) {
     let lease = party.take().await;
     party.clone().ttl(LONG * 4).take_again().await;
     assert!(cx.show(&key).await.holders[0].remaining > LONG + SLACK);
-    party.clone().ttl(SHORT).take_again().await;
+    party.clone().ttl(cx.short()).take_again().await;
     assert!(cx.show(&key).await.holders[0].remaining > LONG + SLACK);
     lease.end().await;
 }
@@ -187,7 +187,7 @@ pub(super) async fn a_lease_lasts_its_ttl_and_then_ends_by_itself(cx: &Context) 
 
 pub(super) async fn only_one_of_many_takes_an_expired_lock_over(cx: &Context) {
     let key = cx.key();
-    cx.party(&key).ttl(SHORT).take().await;
+    cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     let mut tasks = JoinSet::new();
     for _ in 0..16 {

@@ -157,10 +157,9 @@ async fn taken_and_ended(cx: &Context, limits: &[AtLimit<AcquireRequest>]) {
         for way in 0..ways {
             let mut party = cx.party(&cx.key());
             change(&mut party.request);
-            let fences = match party.ask().await {
-                Acquire::Granted(granted) => granted.fences,
-                // A majority may take longer than the shortest lease lasts.
-                Acquire::Busy(busy) if party.request.ttl == Ttl::MIN && busy.is_contended() => {
+            let fences = match party.ask_in_time().await {
+                Some(Acquire::Granted(granted)) => granted.fences,
+                None => {
                     party.leave().await;
                     continue;
                 }

@@ -1,6 +1,6 @@
 //! Cases about names and labels that are meant to break things.
 
-use leasehold_core::{Key, Metadata, OwnerName, Release};
+use leasehold_core::{Acquire, Key, Metadata, OwnerName, Release};
 
 use super::context::{Context, LONG, key};
 
@@ -219,6 +219,10 @@ pub(super) async fn the_longest_and_the_shortest_ttl_are_kept(cx: &Context) {
     let remaining = cx.show(&name).await.holders[0].remaining;
     assert!(remaining + LONG * 4 > leasehold_core::Ttl::MAX.duration(), "{remaining:?}");
     lease.end().await;
-    cx.party(&name).ttl(leasehold_core::Ttl::MIN.duration()).take().await;
-    cx.until_idle(&name).await;
+    let shortest = cx.party(&name).ttl(leasehold_core::Ttl::MIN.duration());
+    match shortest.ask_in_time().await {
+        Some(Acquire::Granted(_)) => cx.until_idle(&name).await,
+        Some(other) => panic!("{other:?}"),
+        None => drop(shortest.leave().await),
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_core::{
     Acquire, AcquireRequest, Already, Busy, ClientId, ErrorKind, FenceBlock, Key, Leave,
     LeaveRequest, Metadata, Mode, OwnerName, Place, QueueRequest, Refusal, Release, ReleaseRequest,
-    Renew, RenewRequest, Store, Token, Waiting,
+    Renew, RenewRequest, Store, Token, Ttl, Waiting,
 };
 
 use super::context::{CALL, LONG, Patience, cool, token, ttl};
@@ -112,6 +112,16 @@ impl Party {
 
     pub(super) async fn ask(&self) -> Acquire {
         self.store.acquire(&self.request, CALL).await.expect("acquire answers")
+    }
+
+    /// As [`ask`](Self::ask); `None` if a quorum took longer than the shortest lease lasts.
+    pub(super) async fn ask_in_time(&self) -> Option<Acquire> {
+        let brief = self.store.capability().undoes && self.request.ttl == Ttl::MIN;
+        match self.store.acquire(&self.request, CALL).await {
+            Ok(Acquire::Busy(busy)) if brief && busy.is_contended() => None,
+            Err(error) if brief && error.kind() == ErrorKind::Unavailable => None,
+            answer => Some(answer.expect("acquire answers")),
+        }
     }
 
     /// The same party for a request after a refusal or an abandoned one. It has a new token if the

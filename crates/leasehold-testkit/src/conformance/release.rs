@@ -3,7 +3,7 @@
 use leasehold_core::{Leave, Release, ReleaseRequest};
 use tokio::task::JoinSet;
 
-use super::context::{Context, SHORT, no_fences, token};
+use super::context::{Context, no_fences, token};
 
 pub(super) async fn a_released_lock_is_free_at_once(cx: &Context) {
     let key = cx.key();
@@ -36,7 +36,7 @@ pub(super) async fn a_release_sent_many_times_at_once_is_released(cx: &Context) 
 
 pub(super) async fn a_release_after_the_end_is_late_while_no_other_caller_came(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     for _ in 0..2 {
         assert_eq!(lease.release().await, Release::Late);
@@ -46,7 +46,7 @@ pub(super) async fn a_release_after_the_end_is_late_while_no_other_caller_came(c
 
 pub(super) async fn a_stale_release_leaves_the_new_holder_alone(cx: &Context) {
     let key = cx.key();
-    let stale = cx.party(&key).ttl(SHORT).take().await;
+    let stale = cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     let new = cx.party(&key).owner("new").take().await;
     assert_eq!(stale.release().await, Release::NotHeld);
@@ -116,7 +116,7 @@ pub(super) async fn leaving_with_nothing_touches_no_holder(cx: &Context) {
 
 pub(super) async fn leaving_after_the_end_leaves_the_new_holder_alone(cx: &Context) {
     let key = cx.key();
-    let old = cx.party(&key).ttl(SHORT);
+    let old = cx.party(&key).ttl(cx.short());
     old.take().await;
     cx.until_idle(&key).await;
     let lease = cx.party(&key).owner("new").take().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Acquire, Busy, Release, ReleaseRequest, Renew, RenewRequest};
 
-use super::context::{CALL, Context, LONG, Patience, SHORT, SLACK, no_fences, token, ttl};
+use super::context::{CALL, Context, LONG, Patience, SLACK, no_fences, token, ttl};
 use super::party::Lease;
 
 pub(super) async fn a_renewed_lease_outlives_its_first_ttl(cx: &Context) {
@@ -37,13 +37,13 @@ pub(super) async fn a_renewed_lease_outlives_its_first_ttl(cx: &Context) {
 pub(super) async fn a_renewal_never_shortens_unless_asked_to(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).ttl(LONG * 4).take().await;
-    assert_eq!(lease.renew(SHORT).await, Renew::Renewed);
+    assert_eq!(lease.renew(cx.short()).await, Renew::Renewed);
     assert!(cx.show(&key).await.holders[0].remaining > LONG);
     let mut shorter = lease.renewal(LONG);
     shorter.shorten = true;
     assert_eq!(cx.renew(shorter).await, Renew::Renewed);
     assert!(cx.show(&key).await.holders[0].remaining <= LONG + SLACK);
-    let mut shorter = lease.renewal(SHORT);
+    let mut shorter = lease.renewal(cx.short());
     shorter.shorten = true;
     assert_eq!(cx.renew(shorter).await, Renew::Renewed);
     cx.until_idle(&key).await;
@@ -72,7 +72,7 @@ pub(super) async fn a_renewal_never_creates_a_lease(cx: &Context) {
 
 pub(super) async fn a_late_renewal_stays_ended_and_differs_from_a_lost_one(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     assert_eq!(lease.renew(LONG).await, Renew::Late);
     assert_eq!(cx.inspect(&key).await, None, "a late renewal must not bring it back");
@@ -87,7 +87,7 @@ pub(super) async fn a_lock_is_taken_after_a_late_lease_only_if_it_was_free_since
     let mut patience = Patience::for_what("a late lease that is followed");
     let (key, late, party, anew) = loop {
         let key = cx.key();
-        let late = cx.party(&key).ttl(SHORT).take().await;
+        let late = cx.party(&key).ttl(cx.short()).take().await;
         cx.until_idle(&key).await;
         let mut party = cx.party(&key);
         party.request.after = Some(late.fences);
@@ -128,7 +128,7 @@ pub(super) async fn a_batch_of_renewals_is_answered_one_by_one_in_order(cx: &Con
     let mut expired = Vec::new();
     for n in 0..BATCH {
         let key = cx.key();
-        let length = if n % 5 == 3 { SHORT } else { LONG };
+        let length = if n % 5 == 3 { cx.short() } else { LONG };
         leases.push(cx.party(&key).ttl(length).take().await);
         if n % 5 == 3 {
             expired.push(key);

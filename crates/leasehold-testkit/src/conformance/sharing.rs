@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use leasehold_core::{Acquire, Bond, Kind, Mode, Refusal, Release, Renew};
 use tokio::task::JoinSet;
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK};
+use super::context::{Context, LONG, Patience, SLACK};
 use super::party::{Lease, Party};
 
 pub(super) async fn shared_holders_keep_an_exclusive_one_out_until_the_last_is_gone(cx: &Context) {
@@ -43,7 +43,7 @@ pub(super) async fn a_shared_acquisition_sent_twice_is_one_hold(cx: &Context) {
 
 pub(super) async fn each_shared_lease_ends_for_itself(cx: &Context) {
     let key = cx.key();
-    let brief = cx.party(&key).shared().owner("brief").ttl(SHORT).take().await;
+    let brief = cx.party(&key).shared().owner("brief").ttl(cx.short()).take().await;
     let long = cx.party(&key).shared().owner("long").take().await;
     let mut patience = Patience::for_what("the brief lease to end");
     while cx.holders(&key).await != ["long"] {
@@ -174,7 +174,7 @@ pub(super) async fn a_semaphore_can_be_taken_whole_up_to_the_largest_limit(cx: &
 
 pub(super) async fn permits_of_an_expired_holder_come_back_by_themselves(cx: &Context) {
     let key = cx.key();
-    cx.party(&key).permits(3, 3).ttl(SHORT).take().await;
+    cx.party(&key).permits(3, 3).ttl(cx.short()).take().await;
     let lease = sooner_or_later(|| cx.party(&key).permits(3, 3)).await;
     lease.end().await;
 }
@@ -237,7 +237,7 @@ pub(super) async fn an_idle_name_can_be_used_as_another_kind(cx: &Context) {
     let key = cx.key();
     cx.party(&key).take().await.end().await;
     cx.party(&key).permits(1, 4).take().await.end().await;
-    cx.party(&key).permits(1, 5).ttl(SHORT).take().await;
+    cx.party(&key).permits(1, 5).ttl(cx.short()).take().await;
     cx.until_idle(&key).await;
     cx.party(&key).shared().take().await.end().await;
 }

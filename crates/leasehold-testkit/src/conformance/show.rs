@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use leasehold_core::{Kind, LockInfo};
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK, key};
+use super::context::{Context, LONG, Patience, SLACK, key};
 
 pub(super) async fn an_unused_name_is_not_there(cx: &Context) {
     let key = cx.key();
@@ -17,15 +17,15 @@ pub(super) async fn an_unused_name_is_not_there(cx: &Context) {
 pub(super) async fn what_is_over_is_never_shown(cx: &Context) {
     let key = cx.key();
     let asked_at = Instant::now();
-    cx.party(&key).ttl(SHORT).take().await;
+    cx.party(&key).ttl(cx.short()).take().await;
     let mut patience = Patience::for_what("a lease to end");
     while let Some(info) = cx.inspect(&key).await {
         assert_eq!(info.holders.len(), 1);
         assert!(!info.holders[0].remaining.is_zero(), "{info:?}");
-        assert!(info.holders[0].remaining <= SHORT + SLACK, "{info:?}");
+        assert!(info.holders[0].remaining <= cx.short() + SLACK, "{info:?}");
         patience.pause().await;
     }
-    assert!(asked_at.elapsed() + SHORT / 100 + SLACK >= SHORT);
+    assert!(asked_at.elapsed() + cx.short() / 100 + SLACK >= cx.short());
 }
 
 pub(super) async fn times_shown_fit_what_the_client_saw(cx: &Context) {
@@ -33,7 +33,7 @@ pub(super) async fn times_shown_fit_what_the_client_saw(cx: &Context) {
     let asked_at = Instant::now();
     let lease = cx.party(&key).take().await;
     let granted_at = Instant::now();
-    tokio::time::sleep(SHORT).await;
+    tokio::time::sleep(cx.short()).await;
     let at_least = granted_at.elapsed();
     let holder = cx.show(&key).await.holders[0].clone();
     let at_most = asked_at.elapsed();
@@ -119,8 +119,8 @@ pub(super) async fn a_listed_lock_is_described_as_inspect_does(cx: &Context) {
     let lease = cx.party(&key).owner("h").metadata("m").holds(2).fence_block(3).take().await;
     let still = |mut info: LockInfo| {
         for holder in &mut info.holders {
-            holder.held_for = SHORT;
-            holder.remaining = SHORT;
+            holder.held_for = LONG;
+            holder.remaining = LONG;
         }
         info
     };
@@ -150,7 +150,7 @@ pub(super) async fn idle_names_are_not_listed(cx: &Context) {
     }
     assert!(cx.list(cx.prefix()).await.is_empty());
     let key = cx.key();
-    cx.party(&key).ttl(SHORT).take().await;
+    cx.party(&key).ttl(cx.short()).take().await;
     let mut patience = Patience::for_what("an expired name to leave the list");
     while !cx.list(cx.prefix()).await.is_empty() {
         patience.pause().await;

@@ -9,7 +9,7 @@ use leasehold_core::{
 };
 use tokio::task::JoinSet;
 
-use super::context::{CALL, Context, LONG, Patience, SHORT, no_fences, patiently};
+use super::context::{CALL, Context, LONG, Patience, no_fences, patiently};
 use super::party::{Party, client};
 use crate::cut::cut_at_every_await;
 
@@ -155,7 +155,7 @@ pub(super) async fn a_thousand_names_leave_nothing_behind(cx: &Context) {
 
 pub(super) async fn names_that_are_never_released_leave_nothing_behind(cx: &Context) {
     for _ in 0..100 {
-        cx.party(&cx.key()).ttl(SHORT).take().await;
+        cx.party(&cx.key()).ttl(cx.short()).take().await;
     }
     let mut patience = Patience::for_what("a hundred expired names to leave the list");
     while !cx.list(cx.prefix()).await.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use leasehold_core::{Acquire, Already, Leave, Mode, Refusal, Release, Renew};
 use tokio::task::JoinSet;
 
-use super::context::{Context, LONG, Patience, SHORT, SLACK};
+use super::context::{Context, LONG, Patience, SLACK};
 use super::party::{Lease, Party};
 
 pub(super) async fn a_queue_request_is_granted_a_free_lock(cx: &Context) {
@@ -101,7 +101,7 @@ pub(super) async fn a_lease_of_the_queue_can_be_renewed_and_released_like_any_ot
 
 pub(super) async fn an_expired_holder_makes_room_for_the_head(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     let head = cx.party(&key).owner("head").queued();
     let (mut asks, mut patience) = (head.clone(), Patience::for_what("the holder to expire"));
     let fences = loop {
@@ -123,7 +123,7 @@ pub(super) async fn an_expired_holder_makes_room_for_the_head(cx: &Context) {
 
 pub(super) async fn a_look_grants_an_expired_lock_to_the_head(cx: &Context) {
     let key = cx.key();
-    let lease = cx.party(&key).ttl(SHORT).take().await;
+    let lease = cx.party(&key).ttl(cx.short()).take().await;
     let head = cx.party(&key).owner("head").queued();
     if let Acquire::Waiting(_) = head.ask().await {
         let mut patience = Patience::for_what("a stranger's try to hand the lock on");
@@ -204,7 +204,7 @@ pub(super) async fn leaving_in_the_moment_of_the_grant_passes_the_lease_on(cx: &
 pub(super) async fn a_queue_alone_keeps_a_name_in_use_until_it_is_gone(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let waiter = cx.party(&key).queued().window(SHORT);
+    let waiter = cx.party(&key).queued().window(cx.short());
     waiter.ask().await;
     lease.release().await;
     cx.until_idle(&key).await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_core::{Acquire, Refusal};
 
-use super::context::{Context, Patience, SHORT, SLACK};
+use super::context::{Context, Patience, SLACK};
 use super::waiting::be_served;
 
 pub(super) async fn a_heartbeat_keeps_the_position(cx: &Context) {
@@ -43,7 +43,7 @@ pub(super) async fn a_heartbeat_keeps_the_position(cx: &Context) {
 pub(super) async fn a_dead_head_is_skipped(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    cx.party(&key).owner("dead").queued().window(SHORT).wait().await;
+    cx.party(&key).owner("dead").queued().window(cx.short()).wait().await;
     let live = cx.party(&key).owner("live").queued();
     live.wait().await;
     let mut patience = Patience::for_what("the dead waiter to be gone");
@@ -78,7 +78,7 @@ pub(super) async fn a_waiter_with_less_than_half_its_timeout_left_is_passed_over
 pub(super) async fn a_forgotten_waiter_gets_its_old_position_back(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let slow = cx.party(&key).owner("slow").queued().window(SHORT);
+    let slow = cx.party(&key).owner("slow").queued().window(cx.short());
     let place = slow.wait().await.place;
     let live = cx.party(&key).owner("live").queued();
     live.wait().await;
@@ -103,7 +103,7 @@ pub(super) async fn a_forgotten_waiter_gets_its_old_position_back(cx: &Context) 
 pub(super) async fn a_forgotten_waiter_comes_back_into_a_full_queue(cx: &Context) {
     let key = cx.key();
     let lease = cx.party(&key).take().await;
-    let slow = cx.party(&key).owner("slow").queued().window(SHORT);
+    let slow = cx.party(&key).owner("slow").queued().window(cx.short());
     let place = slow.wait().await.place;
     let mut patience = Patience::for_what("the slow waiter to be forgotten");
     while !cx.waiters(&key).await.is_empty() {
@@ -141,7 +141,7 @@ pub(super) async fn dead_waiters_do_not_fill_the_queue(cx: &Context) {
     let head = cx.party(&key).owner("head").queued();
     head.wait().await;
     for _ in 0..8 {
-        cx.party(&key).owner("dead").queued().window(SHORT).wait().await;
+        cx.party(&key).owner("dead").queued().window(cx.short()).wait().await;
     }
     let mut patience = Patience::for_what("the dead waiters to be gone");
     while cx.waiters(&key).await != ["head"] {
