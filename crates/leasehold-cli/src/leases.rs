@@ -14,7 +14,7 @@ use leasehold::{
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::failure::chain;
+use crate::failure::{Failure, Outcome, chain};
 use crate::{describe, failure, output, status};
 
 /// How often a holder without `--on-ask` looks whether its renewals carried a release request.
@@ -205,6 +205,18 @@ impl Leases {
         self.numbers
     }
 
+    /// The number of a lease that its user is about to use.
+    pub(crate) fn number_to_use(&self, lease: &HeldLease) -> Outcome<Option<String>> {
+        let fence = lease.fence().map_err(|error| {
+            let mut failure = Failure::from(error);
+            if self.numbers == Numbers::Fences {
+                failure.message.push_str(&describe::see_why(lease.key()));
+            }
+            failure
+        })?;
+        Ok(self.numbers.text(fence))
+    }
+
     /// Returns when one of them is lost.
     pub(crate) async fn lost(&self) {
         first(self.iter().map(HeldLease::lost)).await;
@@ -385,4 +397,29 @@ async fn first<'a, F: Future<Output = ()> + Send + 'a>(futures: impl Iterator<It
         if done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::Key;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_that_was_lost_before_its_use_names_why() {
+        let client = Client::connect("memory:").await.unwrap();
+        let mutex = client.mutex("reports/daily").ttl(Duration::from_secs(1));
+        let guard = mutex.lock().await.unwrap();
+        let (lease, fence) = (guard.lease().clone(), guard.fence().unwrap());
+        client.force_release(&Key::new("reports/daily").unwrap(), fence).await.unwrap();
+        lease.lost().await;
+        for (numbers, names_why) in [(Numbers::Fences, true), (Numbers::Counter, false)] {
+            let held = vec![lease.clone()];
+            let leases = Leases { held, numbers, at: client.location().into() };
+            let failure = leases.number_to_use(&lease).unwrap_err();
+            assert_eq!(failure.exit, crate::exit::Exit::Lost);
+            let message = failure.message;
+            assert_eq!(message.ends_with("why reports/daily`"), names_why, "{message}");
+        }
+    }
 }

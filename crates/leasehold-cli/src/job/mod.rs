@@ -346,7 +346,7 @@ fn variables(
     let (mut keys, mut fences, mut permits) = (Vec::new(), Vec::new(), None);
     for lease in leases.iter() {
         keys.push(lease.key().as_str().to_owned());
-        fences.extend(leases.numbers().text(lease.fence()?));
+        fences.extend(leases.number_to_use(lease)?);
         permits = permits.or_else(|| lease.permits());
     }
     let mut variables = vec![

@@ -405,7 +405,7 @@ async fn release(held: Held, context: &Context) -> Ended {
 async fn announce(leases: &Leases, args: &Hold) -> Outcome<()> {
     let mut text = String::new();
     for lease in leases.iter() {
-        let (key, fence) = (lease.key().as_str(), leases.numbers().text(lease.fence()?));
+        let (key, fence) = (lease.key().as_str(), leases.number_to_use(lease)?);
         let shown = fence.as_deref().unwrap_or("-");
         text.push_str(&if args.json {
             output::json_line(&json!({ "version": JSON_VERSION, "key": key, "fence": fence }))
