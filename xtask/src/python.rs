@@ -44,10 +44,11 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     if !words.is_empty() {
         return interop::finish(tests(words));
     }
-    // The tests mostly wait for servers, leases and each other.
+    // The tests mostly wait for servers, leases and each other. The slow ones stand side by side in
+    // one file, which one worker would have for itself. So idle workers take tests over.
     let wrong: Vec<String> = thread::scope(|scope| {
         let types = scope.spawn(types);
-        let tested = interop::finish(tests(&["-n", "4"]));
+        let tested = interop::finish(tests(&["-n", "4", "--dist", "worksteal"]));
         let typed = types.join().map_err(|_| "the type checkers ended in a panic".to_owned());
         [typed.and_then(|typed| typed), tested].into_iter().filter_map(Result::err).collect()
     });

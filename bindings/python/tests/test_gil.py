@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import until
 
 import leasehold
 from leasehold import aio
@@ -23,13 +28,23 @@ def hog(seconds: float) -> None:
         sleep(int(left * 1e6))
 
 
+@pytest.fixture
+def clients(tmp_path: Path, redis_url: str, postgres_url: str) -> Iterator[list[leasehold.Client]]:
+    """One of each store: one held interpreter tries them all."""
+    urls = ["memory:", f"embedded:{tmp_path / 'locks'}", redis_url, postgres_url]
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(leasehold.Client(url)) for url in urls]
+
+
 def test_a_lease_outlives_a_call_that_holds_the_interpreter(
-    client: leasehold.Client, key: str
+    clients: list[leasehold.Client], key: str
 ) -> None:
-    with client.mutex(key, ttl=TTL).lock() as guard:
-        hog(3 * TTL)
-        assert guard.is_held
-        assert guard.is_held_by_store()
+    guards = [client.mutex(key, ttl=TTL).lock() for client in clients]
+    hog(3 * TTL)
+    assert [guard.is_held for guard in guards] == [True] * 4
+    assert [guard.is_held_by_store() for guard in guards] == [True] * 4
+    for guard in guards:
+        guard.release()
 
 
 OTHER = """
@@ -70,19 +85,21 @@ def test_a_wake_up_does_not_need_the_interpreter(
     asyncio.run(main())
 
 
-def test_calls_and_logs_do_not_need_the_interpreter(client: leasehold.Client, key: str) -> None:
+def test_calls_and_logs_do_not_need_the_interpreter(
+    clients: list[leasehold.Client], key: str
+) -> None:
     leasehold.log_to()
-    with client.mutex(key, ttl=TTL).lock() as guard:
-        short = client.mutex(f"{key}/short", ttl=0.3, renew=False).lock()
-        called: list[int] = []
-        short.on_lost(lambda: called.append(1))
-        hog(3 * TTL)
-        assert guard.is_held
-        end = time.monotonic() + 60
-        while not called and time.monotonic() < end:
-            time.sleep(0.01)
-        assert called == [1] and not short.is_held
-        try:
+    guards = [client.mutex(key, ttl=TTL).lock() for client in clients]
+    shorts = [client.mutex(f"{key}/short", ttl=0.3, renew=False).lock() for client in clients]
+    called: list[int] = []
+    for n, short in enumerate(shorts):
+        short.on_lost(lambda n=n: called.append(n))
+    hog(3 * TTL)
+    assert [guard.is_held for guard in guards] == [True] * 4
+    until(lambda: len(called) == 4)
+    assert sorted(called) == [0, 1, 2, 3] and not any(short.is_held for short in shorts)
+    for short in shorts:
+        with contextlib.suppress(leasehold.Lost):
             short.release()
-        except leasehold.Lost:
-            pass
+    for guard in guards:
+        guard.release()
