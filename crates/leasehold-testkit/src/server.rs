@@ -435,6 +435,31 @@ impl RedisServer {
         self.connect()?.call(args)
     }
 
+    /// Shows what another authority signed, believes that one alone, and cuts all connections of the
+    /// default user. Redis 6.2 changes one setting in a call, so the files change, and the server
+    /// reads all of them again.
+    ///
+    /// # Panics
+    ///
+    /// As [`cli`](Self::cli), and for a server without TLS.
+    pub fn change_authority(&self, pki: &Pki) {
+        let of = |setting: &str| {
+            let answer = self.cli(&["CONFIG", "GET", setting]);
+            PathBuf::from(answer.lines().last().unwrap_or_default())
+        };
+        let own = pki.server();
+        for (from, to) in [
+            (pki.ca().certificate_path(), "tls-ca-cert-file"),
+            (own.certificate_path(), "tls-cert-file"),
+            (own.key_path(), "tls-key-file"),
+        ] {
+            fs::copy(from, of(to)).unwrap_or_else(|error| panic!("can't replace {to}: {error}"));
+        }
+        let certificate = of("tls-cert-file").display().to_string();
+        drop(self.cli(&["CONFIG", "SET", "tls-cert-file", &certificate]));
+        drop(self.cli(&["CLIENT", "KILL", "USER", "default"]));
+    }
+
     /// The fields of a section of `INFO`.
     ///
     /// # Panics

@@ -98,7 +98,9 @@ fn the_printed_rule_makes_a_user_who_can_do_it() {
 fn a_user_without_the_rights_of_a_log_is_reported_if_the_url_has_one_kept() {
     let server = RedisServer::builder()
         .appendonly()
-        .acl_user("locks on >pw ~leasehold:{* &leasehold:wake:* +@all -xadd -xrevrange")
+        .acl_user(
+            "locks on >pw ~leasehold:{* resetchannels &leasehold:wake:* +@all -xadd -xrevrange",
+        )
         .start();
     let url = server.url_for("locks", "pw");
     let report = Site::at(&*url).line("doctor").expect(0).stdout;

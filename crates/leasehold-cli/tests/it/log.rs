@@ -222,7 +222,7 @@ fn a_follower_gets_as_many_old_events_as_it_asked_for() {
 #[test]
 fn a_log_that_cannot_be_written_costs_no_lock() {
     let server = RedisServer::builder()
-        .acl_user("locks on >pw ~leasehold:{* &leasehold:wake:* +@all -xadd")
+        .acl_user("locks on >pw ~leasehold:{* resetchannels &leasehold:wake:* +@all -xadd")
         .start();
     let site = Site::at(format!("{}?log=1000", server.url_for("locks", "pw")));
     let done = site.run(["run", "k", "--", "true"]).expect(0);

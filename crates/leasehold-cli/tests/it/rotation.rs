@@ -209,19 +209,6 @@ impl Trust {
     }
 }
 
-/// Has servers show what another authority signed, and believe that one alone.
-fn present(servers: &[&RedisServer], pki: &Pki) {
-    let path = |path: &Path| path.display().to_string();
-    let (ca, own) = (path(pki.ca().certificate_path()), pki.server());
-    let (certificate, key) = (path(own.certificate_path()), path(own.key_path()));
-    for server in servers {
-        let set = ["CONFIG", "SET", "tls-ca-cert-file", &ca];
-        let set = [&set[..], &["tls-cert-file", &certificate, "tls-key-file", &key]].concat();
-        assert_eq!(server.cli(&set), "OK");
-        drop(server.cli(&["CLIENT", "KILL", "USER", "default"]));
-    }
-}
-
 #[test]
 fn leases_outlive_a_change_of_authority_and_certificates_on_a_server() {
     let (old, new) = (Pki::generate(), Pki::generate());
@@ -229,7 +216,7 @@ fn leases_outlive_a_change_of_authority_and_certificates_on_a_server() {
     let trust = Trust::new(&old);
     let site = Site::at(format!("{}?{}", server.tls_url(), trust.settings()));
     live_through(&site, "", &Site::at(server.url()), || {
-        present(&[&server], &new);
+        server.change_authority(&new);
         sleep(GAP);
         trust.put(&new);
     });
@@ -242,7 +229,7 @@ fn leases_outlive_a_change_of_authority_under_sentinels() {
     let trust = Trust::new(&old);
     let site = Site::at(format!("{}?{}", set.url(), trust.settings()));
     live_through(&site, "", &Site::at(set.servers()[0].url()), || {
-        present(&set.servers().iter().collect::<Vec<_>>(), &new);
+        set.servers().iter().for_each(|it| it.change_authority(&new));
         for sentinel in set.sentinels() {
             // One has no command for that.
             let put = |name: &str, text: &str| fs::write(sentinel.dir().join(name), text).unwrap();
@@ -264,7 +251,7 @@ fn leases_outlive_a_change_of_authority_of_a_cluster() {
     let site = Site::at(format!("{}?{}", cluster.url(), trust.settings()));
     let judge = Site::at(format!("{}?{}", cluster.url(), seen.settings()));
     live_through(&site, "", &judge, || {
-        present(&cluster.nodes().iter().collect::<Vec<_>>(), &new);
+        cluster.nodes().iter().for_each(|it| it.change_authority(&new));
         seen.put(&new);
         sleep(GAP);
         trust.put(&new);
@@ -282,7 +269,7 @@ fn leases_outlive_a_change_of_authority_of_a_quorum() {
     let site = quorum(servers.iter().map(secured).collect());
     let judge = quorum(servers.iter().map(RedisServer::url).collect());
     live_through(&site, "", &judge, || {
-        present(&servers.iter().collect::<Vec<_>>(), &new);
+        servers.iter().for_each(|it| it.change_authority(&new));
         sleep(GAP);
         trust.put(&new);
     });

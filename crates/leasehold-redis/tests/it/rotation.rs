@@ -179,27 +179,12 @@ fn a_url_names_one_source_of_a_password() {
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 mod with_tls {
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     use leasehold_testkit::server::ClientCertificate;
     use leasehold_testkit::tls::{Identity, Pki};
 
     use super::*;
-
-    /// Makes a server show another authority's certificate, and trust only that authority. Redis 6.2
-    /// changes one setting in a call, so the files change, and the server reads all of them again.
-    fn present(server: &RedisServer, pki: &Pki) {
-        let of = |setting: &str| {
-            let answer = server.cli(&["CONFIG", "GET", setting]);
-            PathBuf::from(answer.lines().last().unwrap())
-        };
-        let certificate = of("tls-cert-file");
-        fs::copy(pki.ca().certificate_path(), of("tls-ca-cert-file")).unwrap();
-        copy(pki.server(), &certificate, &of("tls-key-file"));
-        let set = ["CONFIG", "SET", "tls-cert-file", certificate.to_str().unwrap()];
-        assert_eq!(server.cli(&set), "OK");
-        cut(server, "default");
-    }
 
     fn copy(from: &Identity, certificate: &Path, key: &Path) {
         fs::copy(from.certificate_path(), certificate).unwrap();
@@ -227,7 +212,7 @@ mod with_tls {
             let caller = Caller::new(&store, &key());
             let renewal = [caller.renewal(caller.take().await)];
             let renew = async |within| store.renew(&renewal, within).await.remove(0);
-            present(&server, &new);
+            server.change_authority(&new);
             drop(renew(Duration::from_secs(1)).await);
             let away = renew(Duration::from_secs(1)).await.unwrap_err();
             let seen = (away.kind(), away.reason());
