@@ -6,13 +6,13 @@ use std::any::Any;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use leasehold_core::{BoxFuture, Call, Clock, Method, Moment, Result, VALID_FOR};
+use leasehold_core::{BoxFuture, Call, Clock, Method, Moment, Result, Token, VALID_FOR};
 use leasehold_embedded::MemoryStore;
 use tokio::time::Instant;
 
@@ -103,6 +103,10 @@ struct State {
     tally: Tally,
     /// The force-released locks, and when.
     forced: Vec<(String, Us)>,
+    /// The marks of tokens that were given back.
+    given_back: BTreeSet<u32>,
+    /// The marks of tokens that a doubled request took again after they were given back.
+    doubles: BTreeSet<u32>,
 }
 
 /// All nodes, and all messages under way.
@@ -164,6 +168,8 @@ impl Net {
             last: BTreeMap::new(),
             tally: Tally::default(),
             forced: Vec::new(),
+            given_back: BTreeSet::new(),
+            doubles: BTreeSet::new(),
         };
         Self { state: Mutex::new(state), nodes }
     }
@@ -187,6 +193,12 @@ impl Net {
     /// The locks force-released since the last call, and when.
     pub(crate) fn take_forced(&self) -> Vec<(String, Us)> {
         std::mem::take(&mut self.state().forced)
+    }
+
+    /// Whether the second copy of an answered request took this token after it was given back. Its
+    /// client has no reason to look for that, so it lasts for a ttl.
+    pub(crate) fn is_double(&self, mark: u32) -> bool {
+        self.state().doubles.contains(&mark)
     }
 
     /// A fault begins, and lasts until then.
@@ -369,7 +381,8 @@ impl Net {
                 }
                 let call: &C = (*call).borrow();
                 let Some(answer) = net.carry_out(call, node, within) else { return };
-                net.take_note(call, (now, given_up_at));
+                let again = is_taken(&answered);
+                net.take_note(call, again, (now, given_up_at));
                 let answer = Arc::new(Mutex::new(Some(answer)));
                 for at in net.arrivals(now, host, node, false) {
                     let (answer, answered) = (Arc::clone(&answer), Arc::clone(&answered));
@@ -409,14 +422,27 @@ impl Net {
     }
 
     /// Records what needs more than its answer to be judged.
-    fn take_note<C: Call + ?Sized>(&self, call: &C, (now, given_up_at): (Us, Us)) {
+    fn take_note<C: Call + ?Sized>(&self, call: &C, again: bool, (now, given_up_at): (Us, Us)) {
         let mut state = self.state();
-        state.tally.late += u64::from(now > given_up_at);
+        let State { tally, given_back, doubles, .. } = &mut *state;
+        tally.late += u64::from(now > given_up_at);
+        for (_, token) in call.targets() {
+            let Some(mark) = token.map(Token::mark) else { continue };
+            if C::METHOD.gives_back() {
+                given_back.insert(mark);
+            } else if again && given_back.contains(&mark) {
+                doubles.insert(mark);
+            }
+        }
         if C::METHOD == Method::ForceRelease {
             let targets = call.targets();
             state.forced.extend(targets.iter().map(|(key, _)| (key.as_str().to_owned(), now)));
         }
     }
+}
+
+fn is_taken<T>(from: &Mutex<Option<T>>) -> bool {
+    from.lock().unwrap_or_else(PoisonError::into_inner).is_none()
 }
 
 fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
@@ -428,10 +454,11 @@ mod tests {
     use std::sync::mpsc;
 
     use leasehold_core::{
-        AcquireRequest, ClientId, Key, LeaveRequest, Listener, QueueRequest, Token, Ttl, Wake,
+        AcquireRequest, ClientId, Key, LeaveRequest, Listener, QueueRequest, Ttl, Wake,
     };
 
     use super::*;
+    use crate::wire;
 
     const WITHIN: Duration = Duration::from_secs(5);
 
@@ -446,6 +473,34 @@ mod tests {
         match listener.next().as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(wake) => Some(wake),
             Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn the_second_copy_of_an_answered_request_may_take_what_was_given_back() {
+        for seed in 0..40 {
+            let net = Net::new(seed, &[0], 1_000_000);
+            let (client, key) = (ClientId::from_bytes([1; 16]), Key::new("k").unwrap());
+            let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
+            let mut taking = AcquireRequest::new(key.clone(), Token::from_bytes([2; 16]), ttl);
+            taking.queue = Some(QueueRequest::new(client, 5, ttl));
+            let mark = taking.token.mark();
+            answer(&net, &taking).unwrap();
+            answer(&net, &LeaveRequest::new(key.clone(), taking.token)).unwrap();
+            answer(&net, &taking).unwrap();
+            assert!(!net.is_double(mark), "each was requested once");
+            answer(&net, &LeaveRequest::new(key.clone(), taking.token)).unwrap();
+
+            net.begin(What::Double { percent: 100 }, Us::MAX);
+            let (told, first) = mpsc::channel();
+            net.call(&taking, (0, 0), WITHIN, move |answer| drop(told.send(answer)));
+            while first.try_recv().is_err() {
+                net.run_until(net.now() + 100);
+            }
+            answer(&net, &LeaveRequest::new(key.clone(), taking.token)).unwrap();
+            let is_left =
+                wire::inspect(&net.store(0), "k").is_some_and(|it| !it.holders.is_empty());
+            assert!(!is_left || net.is_double(mark), "seed {seed}");
         }
     }
 

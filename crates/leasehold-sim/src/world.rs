@@ -321,7 +321,7 @@ impl World {
                 let held_for = u64::try_from(holder.held_for.as_micros()).unwrap_or(u64::MAX);
                 let waits_for_others =
                     name == SEVERAL[0] && self.shared.books().is_waiting(name, &holder.owner);
-                if held_for >= least && !waits_for_others {
+                if held_for >= least && !waits_for_others && !self.net.is_double(holder.mark) {
                     let fence = Some(holder.fence.value());
                     self.shared.books().left_behind(name, fence, self.now);
                 }
