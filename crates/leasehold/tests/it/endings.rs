@@ -1,5 +1,5 @@
-//! Every way to end a lease of every kind, at the limits of its argument, in every sort of store: no end
-//! is refused, and after it the lock is free or closed.
+//! Every way to end a lease of every kind, at the limits of its argument, in every sort of store:
+//! no end is refused, and after it the lock is free or closed.
 
 use std::sync::Arc;
 

@@ -398,7 +398,7 @@ async fn locks_are_taken_together_or_not_at_all() {
 
 #[tokio::test]
 async fn a_refusal_to_track_keys_is_no_channel() {
-    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
+    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client +client|id").start();
     let store = RedisStore::connect(&server.url_for("poor", "x")).await.unwrap();
     let store = InteropStore::new(store, Layout::Plain);
     let error = store.listen(ClientId::generate().unwrap(), PATIENCE).await.err().unwrap();
@@ -440,7 +440,7 @@ async fn short_holds_among_many_who_wait_are_not_taken_for_lost() {
 
 #[tokio::test]
 async fn a_waiter_whose_server_tracks_nothing_polls() {
-    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client|tracking").start();
+    let server = RedisServer::builder().acl_user("poor on >x ~* +@all -client +client|id").start();
     let locks = Plain::connect(server.url_for("poor", "x"), Layout::Plain).await.unwrap();
     does(&server, &["SET", "a", "another's", "PX", "600000"]);
     let waiting = tokio::spawn(async move { locks.mutex("a").lock().await });

@@ -1,5 +1,5 @@
-//! What a contender leaves behind that gets the lease from a holder of its own process while a request
-//! of its own is on its way.
+//! What a contender leaves behind that gets the lease from a holder of its own process while a
+//! request of its own is on its way.
 
 use std::collections::HashSet;
 use std::future::{Future as _, poll_fn};

@@ -1,4 +1,5 @@
-//! The client on a PostgreSQL server: alone, as a node of a quorum, and as a part of a sharded store.
+//! The client on a PostgreSQL server: alone, as a node of a quorum, and as a part of a sharded
+//! store.
 
 use leasehold::store::StoreUrl;
 use leasehold::{Client, ErrorKind};

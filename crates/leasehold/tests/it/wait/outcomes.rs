@@ -1,4 +1,5 @@
-//! What a wait returns, by the output of its future; its limit, and what it does beside other waits.
+//! What a wait returns, by the output of its future; its limit, and what it does beside other
+//! waits.
 
 use std::cell::Cell;
 use std::future::{pending, poll_fn, ready};
