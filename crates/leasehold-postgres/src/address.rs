@@ -2,6 +2,7 @@
 //!
 //! Errors and `Debug` output leave out URLs, and all parts of them that may be secret.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub(crate) enum Host {
     Unix(PathBuf, u16),
 }
 
-/// Files for TLS, which verifies certificates and host names. Without authorities, the system's are trusted.
+/// Files for TLS, which verifies certificates and host names. Without authorities, the system's are
+/// trusted.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct TlsFiles {
     pub(crate) authorities: Option<PathBuf>,
@@ -129,8 +131,13 @@ impl Address {
             fence_retention: None,
         };
         let (mut mode, mut files) = (None, TlsFiles::default());
+        let mut set = BTreeSet::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if key != "host" && !set.insert(key) {
+                let key = escape::terminal(key);
+                return Err(refuse(format!("the store's URL sets {key} twice; set it once")));
+            }
             let value = text(value)?;
             let path = || Some(PathBuf::from(&value));
             match key {
@@ -343,7 +350,8 @@ pub fn passwords_of(url: &str) -> Result<Passwords> {
     })
 }
 
-/// The URL without its passwords. The rest stays as it was written. A URL in `listen` with a password is left out.
+/// The URL without its passwords. The rest stays as it was written. A URL in `listen` with a
+/// password is left out.
 #[must_use]
 pub fn without_passwords(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -397,6 +405,12 @@ mod tests {
         let address = Address::parse("postgres://app@[::1]:7000/db?listen=none").unwrap();
         assert_eq!(address.hosts, [Host::Tcp("::1".into(), 7000)]);
         assert_eq!(address.listen, Listen::Never);
+    }
+
+    #[test]
+    fn a_setting_that_is_given_twice_is_refused() {
+        let error = Address::parse("postgres://a@db/d?schema=x&log=1&schema=y").unwrap_err();
+        assert!(error.to_string().contains("sets schema twice"), "{error}");
     }
 
     #[test]

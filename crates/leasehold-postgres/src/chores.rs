@@ -1,4 +1,4 @@
-//! What happens behind a write, in the background: notifications, and names that are forgotten.
+//! What happens behind a write, in the background: notifications, and the deletion of idle locks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,23 +11,22 @@ use tokio_postgres::types::Type;
 use crate::classify::{Deadline, Fault};
 use crate::listen::{channel, spoken};
 use crate::pool::Param;
-use crate::row::get;
 use crate::store::{PostgresStore, Shared};
 
 const BACKGROUND: Duration = Duration::from_secs(5);
-/// Writes between two looks for names to forget.
+/// Writes between two looks for idle locks, on average.
 const FORGET_EVERY: u32 = 64;
-/// How many names to look at for each write: more than it can have added.
+/// How many locks to look at for each write: more than it can have added.
 const LOOKED_AT: u32 = 4;
 /// The shortest time between two looks.
 const FORGET_PAUSE: Duration = Duration::from_millis(100);
 
 impl PostgresStore {
-    /// Sends notifications right behind the write of this row, before its answer. They are delivered if it took effect.
-    /// Returns whether that is certain.
+    /// Sends notifications right behind the write of this row, before its answer. They are
+    /// delivered if it took effect. Returns whether that is certain.
     ///
-    /// They have a statement of their own: a transaction that notifies and writes makes all such commits of the
-    /// database wait for each other.
+    /// They have a statement of their own: a transaction that notifies and writes makes all such
+    /// commits of the database wait for each other.
     pub(crate) async fn tell_behind(
         &self,
         hash: u64,
@@ -67,35 +66,32 @@ impl PostgresStore {
         });
     }
 
-    /// Forgets idle names now and then, one look at a time.
+    /// Deletes idle locks now and then. Chance decides when, since most processes write only a few
+    /// times.
     pub(crate) fn wrote(&self) {
         let Shared { writes, pool, .. } = &*self.shared;
-        if writes.fetch_add(1, Ordering::Relaxed) < FORGET_EVERY {
+        writes.fetch_add(1, Ordering::Relaxed);
+        if fastrand::u32(..FORGET_EVERY) > 0 {
             return;
         }
-        let Ok(mut from) = Arc::clone(&self.shared.forget_from).try_lock_owned() else { return };
-        let count = writes.swap(0, Ordering::Relaxed).saturating_mul(LOOKED_AT);
+        let Ok(turn) = Arc::clone(&self.shared.forgets).try_lock_owned() else { return };
+        let count = writes.swap(0, Ordering::Relaxed).max(FORGET_EVERY).saturating_mul(LOOKED_AT);
         let store = self.clone();
         pool.driver.runtime().spawn(async move {
-            match store.forget(&from, count).await {
-                Ok(next) => *from = next,
-                Err(fault) => {
-                    tracing::debug!(target: "leasehold", error = %fault.error, "idle locks were not forgotten");
-                }
+            if let Err(fault) = store.forget(count).await {
+                tracing::debug!(target: "leasehold", error = %fault.error, "idle locks were not deleted");
             }
             tokio::time::sleep(FORGET_PAUSE).await;
-            drop(from);
+            drop(turn);
         });
     }
 
-    /// Looks at some names behind this one, and returns the one to go on from.
-    async fn forget(&self, from: &str, count: u32) -> Result<String, Fault> {
+    /// Looks at `count` locks, and deletes those that were idle for long.
+    async fn forget(&self, count: u32) -> Result<(), Fault> {
         let Shared { pool, statements, retention, .. } = &*self.shared;
         let (seconds, count) = (retention.as_secs_f64(), i64::from(count));
-        let params: [Param<'_>; 3] =
-            [(&from, Type::TEXT), (&count, Type::INT8), (&seconds, Type::FLOAT8)];
-        let rows = pool.ask(0, &statements.forget, &params, Deadline::after(BACKGROUND)).await?;
-        Ok(rows.first().map(|row| get(row, "forget_1")).transpose()?.unwrap_or_default())
+        let params: [Param<'_>; 2] = [(&count, Type::INT8), (&seconds, Type::FLOAT8)];
+        pool.ask(0, &statements.forget, &params, Deadline::after(BACKGROUND)).await.map(drop)
     }
 }
 

@@ -11,6 +11,8 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checke
 
 /// The format of an entry's bytes.
 const VERSION: u8 = 1;
+/// As in `take_1`: the time of such a fence is decades ahead.
+const LAST_FENCE_MAX: i64 = 1 << 62;
 /// Version and checksum.
 const HEAD: usize = 1 + 8;
 
@@ -143,19 +145,24 @@ fn packed(key: &Key, entry: &LockEntry) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+fn damaged(what: &str) -> Error {
+    let why = format!(
+        "the lock's row is damaged: {what}; end what works under the lock, then delete the row"
+    );
+    Error::new(ErrorKind::Corrupt, why)
+}
+
 fn unpacked(key: &Key, bytes: &[u8]) -> Result<LockEntry> {
-    let damaged = || {
-        Error::new(ErrorKind::Corrupt, "the lock's row is damaged: entry does not fit its checksum")
-    };
+    let damaged = || damaged("entry does not fit its checksum");
     match bytes.first() {
         Some(&VERSION) => {}
-        Some(version) => {
+        Some(version) if *version > VERSION => {
             let why = format!(
                 "the lock's row has the format {version}, which this version can't read; use a newer one"
             );
             return Err(Error::new(ErrorKind::Corrupt, why).with_reason(Reason::OtherVersion));
         }
-        None => return Err(damaged()),
+        Some(_) | None => return Err(damaged()),
     }
     let (sum, body) = bytes.get(1..).and_then(<[u8]>::split_first_chunk).ok_or_else(damaged)?;
     if u64::from_le_bytes(*sum) != checksum(key, body) {
@@ -201,12 +208,14 @@ fn entry(key: &Key, row: &Row) -> Result<LockEntry> {
     if let Some(bytes) = get::<Option<Vec<u8>>>(row, "entry")? {
         return unpacked(key, &bytes);
     }
-    let damaged =
-        |what: &str| Error::new(ErrorKind::Corrupt, format!("the lock's row is damaged: {what}"));
     let token = |column| -> Result<Option<Token>> {
         Ok(get::<Option<Uuid>>(row, column)?.map(|token| Token::from_bytes(token.0)))
     };
     let last: i64 = get(row, "last_fence")?;
+    // No greater one could follow all of them.
+    if last >= LAST_FENCE_MAX {
+        return Err(damaged("last_fence"));
+    }
     let count = |column| -> Result<u32> {
         let count = get::<Option<i32>>(row, column)?.and_then(|count| u32::try_from(count).ok());
         count.filter(|count| *count > 0).ok_or_else(|| damaged(column))
@@ -216,6 +225,9 @@ fn entry(key: &Key, row: &Row) -> Result<LockEntry> {
     };
     let words = |column| Ok::<_, Error>(get::<Option<String>>(row, column)?.unwrap_or_default());
     let holder = match token("token")? {
+        None if get::<Option<SystemTime>>(row, "granted_at")?.is_some() => {
+            return Err(damaged("token"));
+        }
         None => None,
         Some(token) => Some(PlainHolder {
             token,

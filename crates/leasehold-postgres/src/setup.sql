@@ -42,7 +42,8 @@ CREATE TABLE IF NOT EXISTS leasehold.meta (
     timeline text,
     forgotten bigint NOT NULL,        -- no deleted row had a higher fence
     longest_ttl bigint NOT NULL,      -- of all leases ever asked for, in microseconds
-    lossy bool NOT NULL DEFAULT false -- whether a client ever had commits that don't wait for the disk
+    lossy bool NOT NULL DEFAULT false, -- whether a client ever had commits that don't wait for the disk
+    looked_at text NOT NULL DEFAULT '' -- the name behind which idle locks are looked for next
 );
 INSERT INTO leasehold.meta VALUES (1, 1, 0, NULL, 0, 30000000) ON CONFLICT DO NOTHING;
 
@@ -144,6 +145,9 @@ BEGIN
             granted_at = p_granted[i], renewed_at = p_renewed[i], fences = p_fences[i], holds = p_holds[i],
             token = p_token[i], released = p_released[i], ended = p_ended[i], entry = p_entry[i], gone = NULL
         WHERE l.name = p_names[i] AND p_olds[i] IS NOT NULL;
+        IF NOT FOUND AND p_olds[i] IS NOT NULL THEN
+            RAISE EXCEPTION 'a trigger or a rule keeps the row of % as it is', p_names[i];
+        END IF;
     END LOOP;
     RETURN 1;
 END $$;
@@ -166,7 +170,7 @@ BEGIN
     FOR i IN 1 .. cardinality(p_names) LOOP
         -- As in write_1, a grant waits for transactions that hold the lock's row.
         PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND p_ttls[i] <= longest
-            AND (l.token IS NULL OR l.used_until <= clock_timestamp()) AND l.last_fence < 1::bigint << 62
+            AND l.used_until <= clock_timestamp() AND l.last_fence < 1::bigint << 62
             FOR UPDATE SKIP LOCKED;
         now := clock_timestamp();
         IF FOUND THEN
@@ -218,6 +222,8 @@ BEGIN
                 metadata = NULL, granted_at = NULL, renewed_at = NULL, fences = NULL, holds = NULL, token = NULL,
                 released = p_tokens[i]
             WHERE l.name = p_names[i];
+        END IF;
+        IF FOUND THEN
             RETURN NEXT;
         ELSE
             RETURN QUERY SELECT * FROM leasehold.read_1(p_names[i]);
@@ -245,6 +251,8 @@ BEGIN
         UPDATE leasehold.lock l SET version = p_versions[i], renewed_at = now,
             used_until = CASE WHEN p_shorten[i] THEN until ELSE greatest(l.used_until, until) END
         WHERE l.name = p_names[i];
+        -- A trigger may have kept the row as it was.
+        CONTINUE WHEN NOT FOUND;
         renewed := renewed || i;
     END LOOP;
     now := clock_timestamp();
@@ -270,25 +278,24 @@ BEGIN
         CASE WHEN waits THEN was.longest_ttl * interval '1 microsecond' ELSE interval '0' END);
 END $$;
 
--- Deletes those of so many locks behind this name that were idle for this many seconds, and returns the name to go on
--- from.
-CREATE OR REPLACE FUNCTION leasehold.forget_1(p_from text, p_count bigint, p_retention float8) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE up_to text; top bigint;
+-- Looks at p_count locks, and deletes those that were idle for this many seconds. The next call, by any client, goes on
+-- behind them.
+CREATE OR REPLACE FUNCTION leasehold.forget_1(p_count bigint, p_retention float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE behind text; up_to text; top bigint;
 BEGIN
-    PERFORM FROM leasehold.meta m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN RETURN p_from; END IF;
-    SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > p_from ORDER BY c.name OFFSET p_count - 1 LIMIT 1;
+    SELECT m.looked_at INTO behind FROM leasehold.meta m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > behind ORDER BY c.name OFFSET p_count - 1 LIMIT 1;
     WITH idle AS (
-        SELECT l.name FROM leasehold.lock l WHERE l.name > p_from AND (up_to IS NULL OR l.name <= up_to)
+        SELECT l.name FROM leasehold.lock l WHERE l.name > behind AND (up_to IS NULL OR l.name <= up_to)
             AND l.used_until < clock_timestamp() - p_retention * interval '1 second'
             AND l.last_fence >> 12 < (extract(epoch FROM clock_timestamp()) - 1577836800) * 1000000
         FOR UPDATE SKIP LOCKED
     ), gone AS (DELETE FROM leasehold.lock l USING idle WHERE l.name = idle.name RETURNING l.last_fence)
     SELECT max(g.last_fence) INTO top FROM gone g;
-    UPDATE leasehold.meta m SET forgotten = top WHERE m.id = 1 AND m.forgotten < top;
-    DELETE FROM leasehold.log g WHERE g.name > p_from AND (up_to IS NULL OR g.name <= up_to)
+    UPDATE leasehold.meta m SET forgotten = greatest(m.forgotten, top), looked_at = coalesce(up_to, '') WHERE m.id = 1;
+    DELETE FROM leasehold.log g WHERE g.name > behind AND (up_to IS NULL OR g.name <= up_to)
         AND g.at < clock_timestamp() - interval '7 days';
-    RETURN coalesce(up_to, '');
 END $$;
 
 -- The first statement of a transaction that works under a lock: keeps the next holder out until it ends. It fails if the

@@ -78,7 +78,7 @@ impl Statements {
                 "SELECT leasehold.write_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22)",
             ),
             adopt: sql("SELECT leasehold.adopt_1($1)::text"),
-            forget: sql("SELECT leasehold.forget_1($1, $2, $3)"),
+            forget: sql("SELECT leasehold.forget_1($1, $2)::text"),
             // No upper bound by a next prefix: any may be the last.
             list: sql(
                 "SELECT l.name, s.* FROM leasehold.lock l, leasehold.read_1(l.name) s WHERE l.name >= $1 AND \

@@ -32,19 +32,20 @@ pub(crate) const GATES: usize = 256;
 /// Locks in a table of a PostgreSQL database.
 ///
 /// Clones are cheap and share connections. The connections live on the process's own thread
-/// ([`Driver`](leasehold_clock::Driver)), so they go on without a runtime of the callers. A fork's child needs a store
-/// of its own.
+/// ([`Driver`](leasehold_clock::Driver)), so they go on without a runtime of the callers. A fork's
+/// child needs a store of its own.
 ///
 /// # Guarantees
 ///
-/// A step reads the lock's row and writes it, each in a statement and a transaction of its own. The write takes effect
-/// only if the row is as it was read. One statement does both for a lock without a queue. Leases run on the server's
-/// clock (`clock_timestamp()`). A lease is as durable as the database's commits.
+/// A step reads the lock's row and writes it, each in a statement and a transaction of its own. The
+/// write takes effect only if the row is as it was read. One statement does both for a lock without
+/// a queue. Leases run on the server's clock (`clock_timestamp()`). A lease is as durable as the
+/// database's commits.
 ///
-/// A row of an unlogged table shows that the server lost nothing. PostgreSQL empties such a table after a crash and
-/// when a standby is promoted. The next step then begins a new fail-over epoch. If the server's timeline has changed,
-/// the store grants no lease for as long as the longest lease ever asked for, since an asynchronous standby may lack
-/// leases.
+/// A row of an unlogged table shows that the server lost nothing. PostgreSQL empties such a table
+/// after a crash and when a standby is promoted. The next step then begins a new fail-over epoch.
+/// If the server's timeline has changed, the store grants no lease for as long as the longest lease
+/// ever asked for, since an asynchronous standby may lack leases.
 ///
 /// # Time
 ///
@@ -52,8 +53,8 @@ pub(crate) const GATES: usize = 256;
 ///
 /// # Cancel safety
 ///
-/// After a future is dropped, the server may still carry the operation out, within two seconds. It carries out a later
-/// `leave` after it, unless the connection was replaced in between.
+/// After a future is dropped, the server may still carry the operation out, within two seconds. It
+/// carries out a later `leave` after it, unless the connection was replaced in between.
 #[derive(Clone)]
 pub struct PostgresStore {
     pub(crate) shared: Arc<Shared>,
@@ -74,11 +75,12 @@ pub(crate) struct Shared {
     pub(crate) queues: Vec<Queues>,
     /// Whether all goes through steps of the table.
     pub(crate) table_alone: bool,
+    /// Since the last look for idle locks.
     pub(crate) writes: AtomicU32,
     /// Whether the database knows that a crash may lose writes.
     pub(crate) loss_noted: AtomicBool,
-    /// The name behind which names are forgotten next.
-    pub(crate) forget_from: Arc<Mutex<String>>,
+    /// Held by one that looks for idle locks.
+    pub(crate) forgets: Arc<Mutex<()>>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -100,33 +102,38 @@ impl PostgresStore {
     /// postgres://user@%2Fpath[:port]/database     through the socket in a folder
     /// ```
     ///
-    /// With several hosts, the store connects to the one that accepts writes. Special characters in names and passwords
-    /// are percent-encoded. An unknown setting is refused. These are known:
+    /// With several hosts, the store connects to the one that accepts writes. Special characters in
+    /// names and passwords are percent-encoded. An unknown setting is refused. These are known:
     ///
-    /// - `sslmode` is `verify-full` or `disable`. The default is `disable` on loopback and sockets, else `verify-full`.
-    ///   `verify-ca` and `require` count as `verify-full`.
-    /// - `sslrootcert`, `sslcert` and `sslkey` name files for TLS. By default the system's authorities are trusted.
-    /// - `password_file` names a file with the password on its first line, which is read at each login. Without a
-    ///   password, it comes from the file in the variable `PGPASSFILE`, else from `~/.pgpass`.
+    /// - `sslmode` is `verify-full` or `disable`. The default is `disable` on loopback and sockets,
+    ///   else `verify-full`. `verify-ca` and `require` count as `verify-full`.
+    /// - `sslrootcert`, `sslcert` and `sslkey` name files for TLS. By default the system's
+    ///   authorities are trusted.
+    /// - `password_file` names a file with the password on its first line, which is read at each
+    ///   login. Without a password, it comes from the file in the variable `PGPASSFILE`, else from
+    ///   `~/.pgpass`.
     /// - `schema` (`leasehold`) keeps sets of locks apart.
-    /// - `connections` (`4`) is how many connections to open at most, besides one for notifications and one for rows
-    ///   that many processes change.
-    /// - `listen` is a percent-encoded URL of the same database for notifications, past a pooler. With `listen=none`
-    ///   waiters poll.
-    /// - `durability` (`full`): with `async`, commits wait for no disk. A crash then loses the last leases, and no lease is
-    ///   granted until the longest one has ended.
-    /// - `synchronous` (`any`): with `require`, the store refuses a server whose commits wait for no standby. An
-    ///   operation whose wait for the standby was cancelled fails with [`ErrorKind::NotReplicated`].
-    /// - `after_failover` (`wait`): with `grant`, leases are granted at once after writes may have been lost.
-    /// - `channel_binding` (`prefer`): `require` refuses a login by SCRAM that is not bound to the server's certificate.
+    /// - `connections` (`4`) is how many connections to open at most, besides one for notifications
+    ///   and one for rows that many processes change.
+    /// - `listen` is a percent-encoded URL of the same database for notifications, past a pooler.
+    ///   With `listen=none` waiters poll.
+    /// - `durability` (`full`): with `async`, commits wait for no disk. A crash then loses the last
+    ///   leases, and no lease is granted until the longest one has ended.
+    /// - `synchronous` (`any`): with `require`, the store refuses a server whose commits wait for
+    ///   no standby. An operation whose wait for the standby was cancelled fails with
+    ///   [`ErrorKind::NotReplicated`].
+    /// - `after_failover` (`wait`): with `grant`, leases are granted at once after writes may have
+    ///   been lost.
+    /// - `channel_binding` (`prefer`): `require` refuses a login by SCRAM that is not bound to the
+    ///   server's certificate.
     /// - `create` (`no`): `yes` makes the schema and its tables if they are missing.
     /// - `log` (`0`) is how many events to log of each lock.
     /// - `fence_retention` (`10m`) is for how long the last fence of an idle lock is kept.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Config`] – the URL can't be used, the tables are missing, or commits wait for less than
-    ///   `synchronous` requires. The message leaves the URL out.
+    /// * [`ErrorKind::Config`] – the URL can't be used, the tables are missing, or commits wait for
+    ///   less than `synchronous` requires. The message leaves the URL out.
     /// * [`ErrorKind::Denied`] – wrong password, or no right to the tables.
     /// * [`ErrorKind::Unavailable`] – the server does not answer.
     ///
@@ -166,7 +173,7 @@ impl PostgresStore {
             table_alone,
             writes: AtomicU32::new(0),
             loss_noted: AtomicBool::new(false),
-            forget_from: Arc::default(),
+            forgets: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }

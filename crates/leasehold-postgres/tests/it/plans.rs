@@ -57,7 +57,7 @@ async fn no_statement_of_a_function_seems_costly_before_the_tables_are_analysed(
     assert_eq!(session.query_one(&writing, &[]).await.unwrap().get::<_, i32>(0), 1);
     for statement in [
         "SELECT leasehold.adopt_1(false)::text",
-        "SELECT leasehold.forget_1('', 256, 600)",
+        "SELECT leasehold.forget_1(256, 600)",
         "SELECT leasehold.read_1('new')",
     ] {
         session.query(statement, &[]).await.unwrap();

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, ErrorKind, Fence, ListRequest, Mode, OwnerName, Reason, ReleaseRequest, Store as _,
+    Acquire, ErrorKind, Fence, ListRequest, Mode, OwnerName, Reason, ReleaseRequest, RenewRequest,
+    Store as _,
 };
 
-use crate::common::{SERVER, WITHIN, key, own_store, request, session, take};
+use crate::common::{SERVER, WITHIN, key, own_store, request, session, store_at, take, until};
 
 #[tokio::test]
 async fn people_read_who_holds_a_lock_and_until_when() {
@@ -46,6 +47,8 @@ async fn a_damaged_row_is_reported_for_its_lock_alone() {
         ("entry = '\\x02'", Reason::OtherVersion),
         ("entry = NULL, token = gen_random_uuid()", Reason::Damaged),
         ("ended = '\\x00'", Reason::Damaged),
+        ("ended = NULL, token = NULL, granted_at = used_until", Reason::Damaged),
+        ("last_fence = 9223372036854775807, granted_at = NULL", Reason::Damaged),
     ] {
         session.batch_execute(&damage(what)).await.unwrap();
         let error = store.acquire(&request(&damaged.key), WITHIN).await.unwrap_err();
@@ -57,6 +60,40 @@ async fn a_damaged_row_is_reported_for_its_lock_alone() {
         let listing = store.list(&ListRequest::default(), WITHIN).await.unwrap();
         assert_eq!(listing.locks.len(), 1);
         assert_eq!(listing.unreadable[0].key(), Some(&damaged.key));
+    }
+}
+
+#[tokio::test]
+async fn a_held_lock_whose_token_was_removed_is_granted_to_no_other() {
+    let (store, schema) = own_store().await;
+    let held = request(&key());
+    take(&store, &held).await;
+    let damage = format!("UPDATE {schema}.lock SET token = NULL WHERE name = '{}'", held.key);
+    session(&SERVER).await.batch_execute(&damage).await.unwrap();
+    let error = store.acquire(&request(&held.key), WITHIN).await.unwrap_err();
+    assert_eq!(error.reason(), Some(Reason::Damaged), "{error}");
+    assert!(error.to_string().contains("then delete the row"), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_trigger_keeps_from_being_written_is_not_confirmed() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let (store, schema) = own_store().await;
+        let mut held = request(&key());
+        held.mode = mode;
+        let fences = take(&store, &held).await;
+        let keeps = format!(
+            "CREATE FUNCTION {schema}.keeps() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN RETURN NULL; END'; CREATE TRIGGER keeps BEFORE UPDATE ON {schema}.lock \
+             FOR EACH ROW EXECUTE FUNCTION {schema}.keeps()"
+        );
+        session(&SERVER).await.batch_execute(&keeps).await.unwrap();
+        let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
+        let renewed = store.renew(&[renewal], WITHIN).await.remove(0);
+        assert!(renewed.is_err(), "{renewed:?}");
+        let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
+        let released = store.release(&release, WITHIN).await;
+        assert!(released.is_err(), "{released:?}");
     }
 }
 
@@ -90,9 +127,13 @@ async fn an_idle_lock_is_forgotten_and_its_next_fence_is_higher() {
     );
     session.batch_execute(&old).await.unwrap();
     let count = format!("SELECT count(*) FROM {schema}.lock WHERE name = '{}'", idle.key);
-    while session.query_one(&count, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-        take(&store, &request(&key())).await;
-    }
+    // By processes that each write once.
+    let url = format!("{}?schema={schema}&listen=none", SERVER.url());
+    until("the idle lock is gone", async || {
+        take(&store_at(&url).await, &request(&key())).await;
+        session.query_one(&count, &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
     let forgotten = format!("SELECT forgotten FROM {schema}.meta");
     let forgotten: i64 = session.query_one(&forgotten, &[]).await.unwrap().get(0);
     assert_eq!(forgotten, fences.last().as_i64());
