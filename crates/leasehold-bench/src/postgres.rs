@@ -1,8 +1,11 @@
 //! Measures the PostgreSQL store against bare statements on the same server, in turns.
 //!
-//! The floor of a cycle is a prepared `UPDATE … RETURNING` pair, over as many connections as the store has. Fences,
-//! expiry and owners would come on top. The store's own functions alone, called as it calls them, show what these cost.
+//! The floor of a cycle is a prepared `UPDATE … RETURNING` pair, over as many connections as the
+//! store has. Fences, expiry and owners would come on top. The store's own functions alone, called
+//! as it calls them, show what these cost. So do the statements of its steps on a hot row, and a
+//! hand-off by a notification and two of the floor's `UPDATE`s.
 
+use std::future::poll_fn;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +17,10 @@ use leasehold::store::{
 use leasehold::{Client, Release};
 use leasehold_testkit::sql::PostgreSql;
 use serde::Serialize;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client as Session, NoTls, Statement};
+use tokio_postgres::{AsyncMessage, Client as Session, NoTls, Statement};
 
 use crate::cli::Args;
 use crate::delay::Delay;
@@ -27,6 +31,8 @@ const CONNECTIONS: usize = 4;
 /// Processes that change one row, each with connections of its own.
 const PROCESSES: usize = 16;
 const WITHIN: Duration = Duration::from_secs(30);
+/// How long a waiter gets before the release.
+const SETTLES: Duration = Duration::from_millis(20);
 /// Renewals in one statement.
 const TOGETHER: usize = 1_000;
 
@@ -112,11 +118,36 @@ impl Bare {
     async fn step(&self, name: &str) -> anyhow::Result<()> {
         let read = "SELECT fence FROM bare WHERE name = $1 FOR UPDATE";
         let write = "UPDATE bare SET fence = fence + 1 WHERE name = $1";
+        self.locked("BEGIN", [read, "SELECT"], write, name).await
+    }
+
+    /// The statements of the store's step, but for its last. A bare `UPDATE` of the row takes that
+    /// one's place.
+    async fn statements(&self, name: &str) -> anyhow::Result<()> {
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; \
+                     SET LOCAL idle_in_transaction_session_timeout = '5s'";
+        let lock = "SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE";
+        let read = "SELECT * FROM leasehold.read_1($1)";
+        let write = "UPDATE leasehold.lock SET version = version + 1 WHERE name = $1";
+        self.locked(begin, [lock, read], write, name).await
+    }
+
+    async fn locked(
+        &self,
+        begin: &str,
+        [first, second]: [&str; 2],
+        write: &str,
+        name: &str,
+    ) -> anyhow::Result<()> {
         let params: [(&(dyn ToSql + Sync), Type); 1] = [(&name, Type::TEXT)];
-        let (session, begin) = (&self.session, self.session.batch_execute("BEGIN"));
-        let (begun, read) = tokio::join!(begin, session.query_typed(read, &params));
+        let given = |sql: &str| &params[..usize::from(sql.contains("$1"))];
+        let (session, begin) = (&self.session, self.session.batch_execute(begin));
+        let (first, second) =
+            (session.query_typed(first, given(first)), session.query_typed(second, given(second)));
+        let (begun, first, second) = tokio::join!(begin, first, second);
         begun?;
-        read?;
+        first?;
+        second?;
         let write = session.query_typed(write, &params);
         let (written, committed) = tokio::join!(write, session.batch_execute("COMMIT"));
         written?;
@@ -124,8 +155,8 @@ impl Bare {
     }
 }
 
-/// A connection that calls the store's functions for some locks at once. It lives on the thread of leasehold, where
-/// the store has its own.
+/// A connection that calls the store's functions for some locks at once. It lives on the thread of
+/// leasehold, where the store has its own.
 struct Functions {
     session: Session,
     take: String,
@@ -224,6 +255,15 @@ impl AsyncTask for BareStep {
     }
 }
 
+struct Statements(Bare);
+
+impl AsyncTask for Statements {
+    async fn repeat(&self) -> anyhow::Result<()> {
+        self.0.statements("hot").await?;
+        self.0.statements("hot").await
+    }
+}
+
 struct Cycle(leasehold::Mutex);
 
 impl AsyncTask for Cycle {
@@ -260,7 +300,8 @@ struct Place {
 }
 
 impl Place {
-    /// The store's commits are as durable as its URL says, and the floor's as the server's setting does.
+    /// The store's commits are as durable as its URL says, and the floor's as the server's setting
+    /// does.
     async fn start(settings: &[&str], durability: &str) -> anyhow::Result<Self> {
         let usual = ["fsync=on", "shared_buffers=64MB", "max_connections=300"];
         let server = PostgreSql::start_with(&[&usual[..], settings].concat());
@@ -305,15 +346,19 @@ impl Place {
         Ok(per_second(tasks.into_iter(), length).await? * together as f64)
     }
 
-    async fn hot(&self, length: Duration) -> anyhow::Result<(f64, f64)> {
-        let (mut floor, mut ours) = (Vec::new(), Vec::new());
+    /// Steps on one row by the store, by the floor, and by the store's statements alone.
+    async fn hot(&self, length: Duration) -> anyhow::Result<[f64; 3]> {
+        let (mut floor, mut ours, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..PROCESSES {
-            floor.push(BareStep(Bare::connect(&self.server).await?));
+            let bare = Bare::connect(&self.server).await?;
+            floor.push(BareStep(bare.clone()));
+            alone.push(Statements(bare));
             let client = Client::connect(self.url.as_str()).await?;
             ours.push(Reader(Arc::clone(client.store())));
         }
         let floor = per_second(floor.into_iter(), length).await?;
-        Ok((per_second(ours.into_iter(), length).await?, floor))
+        let ours = per_second(ours.into_iter(), length).await?;
+        Ok([ours, floor, per_second(alone.into_iter(), length).await?])
     }
 
     /// How long it takes to renew many leases at once, in ms.
@@ -361,14 +406,16 @@ impl Place {
         Ok(leases)
     }
 
-    /// From the start of a release until the next holder has the lock, p50 in round trips.
-    async fn handoff(&self, delay: Duration, count: u32) -> anyhow::Result<(f64, f64)> {
+    /// From the start of a release until the next holder has the lock. Returns the median in µs,
+    /// the median round trip, and the median of bare statements.
+    async fn handoff(&self, delay: Duration, count: u32) -> anyhow::Result<[f64; 3]> {
         let relay = Delay::start((Ipv4Addr::LOCALHOST, self.server.port()).into(), delay)?;
         let address = relay.addr();
         let url = format!("postgres://leasehold@{address}/postgres");
         let (ip, port) = (address.ip(), address.port());
-        let bare = format!("host={ip} port={port} user=leasehold dbname=postgres");
-        let bare = session(&bare).await?;
+        let address = format!("host={ip} port={port} user=leasehold dbname=postgres");
+        let floor = bare_handoff(&address, count).await?;
+        let bare = session(&address).await?;
         let mut round_trip = Latencies::new();
         for _ in 0..count {
             let begin = Instant::now();
@@ -392,6 +439,8 @@ impl Place {
                     break;
                 }
             }
+            // Until the waiter only listens.
+            tokio::time::sleep(SETTLES).await;
             let begin = Instant::now();
             guard.release().await?;
             let (next, at) = waiting.await??;
@@ -399,8 +448,43 @@ impl Place {
             guard = next;
         }
         guard.release().await?;
-        Ok((latencies.quantile_us(0.5), round_trip.quantile_us(0.5)))
+        Ok([latencies.quantile_us(0.5), round_trip.quantile_us(0.5), floor])
     }
+}
+
+/// From a release by `UPDATE` and `NOTIFY` until the one who listens has taken the row by another
+/// `UPDATE`.
+async fn bare_handoff(address: &str, count: u32) -> anyhow::Result<f64> {
+    let holder = session(address).await?;
+    let (next, mut connection) = tokio_postgres::connect(address, NoTls).await?;
+    let (tell, mut told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(said)) = poll_fn(|context| connection.poll_message(context)).await {
+            if matches!(said, AsyncMessage::Notification(_)) {
+                tell.send(()).ok();
+            }
+        }
+    });
+    next.batch_execute("LISTEN handoff").await?;
+    let release = "UPDATE bare SET token = NULL WHERE name = 'bare/0'";
+    let take = "UPDATE bare SET token = 1 WHERE name = 'bare/0' RETURNING fence";
+    let mut latencies = Latencies::new();
+    for _ in 0..count {
+        tokio::time::sleep(SETTLES).await;
+        let begin = Instant::now();
+        let released = holder.query_typed(release, &[]);
+        let notified = holder.query_typed("SELECT pg_notify('handoff', '')::text", &[]);
+        let taken = async {
+            told.recv().await.context("no notification")?;
+            next.query_typed(take, &[]).await?;
+            anyhow::Ok(begin.elapsed())
+        };
+        let (released, notified, taken) = tokio::join!(released, notified, taken);
+        released?;
+        notified?;
+        latencies.record(taken?);
+    }
+    Ok(latencies.quantile_us(0.5))
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Postgres> {
@@ -426,13 +510,17 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Postgres> {
             rows.push(functions.row(format!("{work}, of its functions alone"), "cycles/s", "–"));
         }
         if commit == "async" {
-            let mut rounds = Rounds::default();
+            let (mut rounds, mut alone) = (Rounds::default(), Rounds::default());
             for _ in 0..args.rounds() {
-                let (ours, floor) = place.hot(args.turn()).await?;
+                let [ours, floor, statements] = place.hot(args.turn()).await?;
                 rounds.ours.push(ours);
                 rounds.floor.push(floor);
+                alone.ours.push(ours);
+                alone.floor.push(statements);
             }
-            rows.push(rounds.row("two steps on one row, 16 processes", "pairs/s", "0.9"));
+            let work = "two steps on one row, 16 processes";
+            rows.push(rounds.row(work, "pairs/s", "0.9"));
+            rows.push(alone.row(format!("{work}, of its statements alone"), "pairs/s", "–"));
             continue;
         }
         let leases = place.leases(args.locks()).await?;
@@ -444,15 +532,23 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Postgres> {
         }
         rows.push(rounds.row(format!("renewing {} leases", leases.len()), "ms", "150 ms"));
         for (delay, aim) in [(0, "–"), (1, "≤ 2.6")] {
-            let mut rounds = Rounds::default();
+            let (mut rounds, mut alone) = (Rounds::default(), Rounds::default());
             for _ in 0..args.rounds() {
                 let count = if args.quick { 5 } else { 40 };
-                let (ours, floor) = place.handoff(Duration::from_millis(delay), count).await?;
+                let delay = Duration::from_millis(delay);
+                let [ours, round_trip, floor] = place.handoff(delay, count).await?;
                 rounds.ours.push(ours);
-                rounds.floor.push(floor);
+                rounds.floor.push(round_trip);
+                alone.ours.push(ours);
+                alone.floor.push(floor);
             }
-            let work = format!("hand-off over {delay} ms each way, p50, of a round trip");
-            rows.push(rounds.row(work, "µs", aim));
+            let work = format!("hand-off over {delay} ms each way, p50");
+            rows.push(rounds.row(format!("{work}, of a round trip"), "µs", aim));
+            rows.push(alone.row(
+                format!("{work}, of two bare updates and a notification"),
+                "µs",
+                "–",
+            ));
         }
     }
     Ok(Postgres { rows })

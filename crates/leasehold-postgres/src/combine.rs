@@ -1,12 +1,14 @@
 //! Sends requests of many callers in one statement.
 //!
-//! A lone caller sends its request itself. Those that come while it is under way wait, and go together after it.
+//! A lone caller sends its request itself. Those that come before it is sent go with it, and those
+//! that come while it is under way go together after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{AcquireRequest, Effect, Error, ErrorKind, Key, ReleaseRequest, Result};
 use tokio::sync::{Mutex as Gate, oneshot};
+use tokio::task::yield_now;
 use tokio::time::timeout_at;
 
 use crate::classify::{Deadline, Fault};
@@ -146,26 +148,35 @@ impl PostgresStore {
             return alone().await;
         };
         let queue = R::queue(queues);
-        let told = {
-            let mut state = queue.state();
-            if state.is_sending {
-                let (tell, told) = oneshot::channel();
-                state.waiting.push(Waiting { request: request.clone(), deadline, tell });
-                Some(told)
-            } else {
-                state.is_sending = true;
-                None
-            }
+        let join = |state: &mut State<R>| {
+            let (tell, told) = oneshot::channel();
+            state.waiting.push(Waiting { request: request.clone(), deadline, tell });
+            told
         };
-        match told {
+        let joined = {
+            let mut state = queue.state();
+            let is_sending = std::mem::replace(&mut state.is_sending, true);
+            is_sending.then(|| join(&mut state))
+        };
+        let told = match joined {
+            Some(told) => told,
             None => {
                 let _turn = Turn { store: self.clone(), queue: Arc::clone(queue) };
-                alone().await
+                // The answer that woke this caller may have woken others, which then ask now.
+                yield_now().await;
+                let joined = {
+                    let mut state = queue.state();
+                    (!state.waiting.is_empty()).then(|| join(&mut state))
+                };
+                match joined {
+                    Some(told) => told,
+                    None => return alone().await,
+                }
             }
-            Some(told) => match timeout_at(deadline.at, told).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) | Err(_) => Err(deadline.missed(Effect::Unknown)),
-            },
+        };
+        match timeout_at(deadline.at, told).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => Err(deadline.missed(Effect::Unknown)),
         }
     }
 
