@@ -17,8 +17,9 @@ use crate::replaced;
 use crate::settings::given;
 
 pub(crate) const LEASE_VARIABLE: &str = "LEASEHOLD_LEASE";
-/// A lease is one line, with a name of at most 512 bytes.
-const LEASES_BYTES_MAX: u64 = 256 * 1024;
+/// A lease is one line of some 200 bytes, and a command may take as many names as a command line
+/// has.
+const LEASES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// For its user alone.
 const MODE: u32 = 0o600;

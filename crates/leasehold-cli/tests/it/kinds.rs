@@ -329,6 +329,15 @@ fn several_locks_of_a_cluster_are_held_together_whatever_their_slots() {
 }
 
 #[test]
+fn thousands_of_leases_that_were_taken_together_are_released_together() {
+    let site = Site::embedded();
+    let names: Vec<String> = (0..2_000).map(|n| format!("{n}")).collect();
+    site.line(&format!("acquire {} --lease-file all", names.join(" "))).expect(0);
+    site.line("release --lease-file all").expect(0);
+    site.line("run -n 0 1999 -- true").expect(0);
+}
+
+#[test]
 fn leases_that_were_taken_together_are_renewed_and_released_together() {
     let site = Site::embedded();
     site.line("acquire a b --lease-file both").expect(0);
