@@ -7,6 +7,10 @@ ratio to redis-py's, and the time of processors that this process took for a cyc
 and the path of `leasehold-bench`, the Rust library's cycles and the floors of a lone cycle are
 measured in the same rounds, on a server of their own.
 
+The floors of Python are measured in the same rounds: a bare pair of SET and DEL on a socket and in
+a loop, two wake-ups of a loop by a descriptor, which each cycle across threads needs, and the locks
+of Python itself, which call nothing outside the interpreter.
+
 `--contended` measures one key that 4 processes with 4 threads each want, and hold for 0.5 ms.
 `--memory` measures the memory of held locks. It takes Linux, as the others do.
 """
@@ -16,6 +20,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +28,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -130,6 +136,94 @@ class Tasks:
             await self.client.aclose()
 
 
+SET = b"*6\r\n$3\r\nSET\r\n$5\r\nfloor\r\n$1\r\n1\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
+DEL = b"*2\r\n$3\r\nDEL\r\n$5\r\nfloor\r\n"
+
+
+def bare_pair(_):
+    """The two commands of a lock without a fence, on a socket."""
+    address = urlsplit(URL)
+    connection = socket.create_connection((address.hostname, address.port or 6379))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def cycle():
+        for command, answer in ((SET, b"+OK\r\n"), (DEL, b":1\r\n")):
+            connection.sendall(command)
+            assert connection.recv(64) == answer
+
+    return cycle
+
+
+class BarePair(asyncio.Protocol):
+    """The same in a loop."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.answer.set_result(data)
+
+    async def ask(self, command):
+        self.answer = self.loop.create_future()
+        self.transport.write(command)
+        return await self.answer
+
+    async def __aenter__(self):
+        self.loop = asyncio.get_running_loop()
+        address = urlsplit(URL)
+        await self.loop.create_connection(lambda: self, address.hostname, address.port or 6379)
+
+        async def cycle():
+            assert await self.ask(SET) == b"+OK\r\n"
+            assert await self.ask(DEL) == b":1\r\n"
+
+        return lambda _: cycle
+
+    async def __aexit__(self, *exception):
+        self.transport.close()
+
+
+class TwoWakes:
+    """A loop that a descriptor wakes twice."""
+
+    async def __aenter__(self):
+        self.loop = asyncio.get_running_loop()
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.loop.add_reader(self.bell, self.rings)
+
+        async def cycle():
+            for _ in range(2):
+                self.woken = self.loop.create_future()
+                os.eventfd_write(self.bell, 1)
+                await self.woken
+
+        return lambda _: cycle
+
+    def rings(self):
+        os.eventfd_read(self.bell)
+        self.woken.set_result(None)
+
+    async def __aexit__(self, *exception):
+        self.loop.remove_reader(self.bell)
+        os.close(self.bell)
+
+
+class OwnLock:
+    """The lock of asyncio."""
+
+    async def __aenter__(self):
+        lock = asyncio.Lock()
+
+        async def cycle():
+            async with lock:
+                pass
+
+        return lambda _: cycle
+
+    async def __aexit__(self, *exception):
+        pass
+
+
 def in_rust():
     """Lone cycles in Rust: bare commands, the same with an answer that crosses threads, and locks."""
     if not given.rust:
@@ -176,6 +270,11 @@ def free():
             cases[f"{count} threads, {name}"] = lambda n=count, it=lock_of: in_threads(n, under(it))
         for name, cycles in tasks.items():
             cases[f"{count} tasks, {name}"] = lambda n=count, it=cycles: in_tasks(n, lambda: it)
+    own = threading.Lock()
+    cases["1 threads, floor: bare pair"] = lambda: in_threads(1, bare_pair)
+    cases["1 threads, floor: threading.Lock"] = lambda: in_threads(1, under(lambda _: lambda: own))
+    for name, it in (("bare pair", BarePair), ("two wakes", TwoWakes), ("asyncio.Lock", OwnLock)):
+        cases[f"1 tasks, floor: {name}"] = lambda it=it: in_tasks(1, it)
     seen = {name: [] for name in cases}
     floors = {}
     for _ in range(ROUNDS):
@@ -190,13 +289,13 @@ def free():
         base = statistics.median(rate for rate, _ in seen[f"{name.split(', ')[0]}, redis-py"])
         least, most = (choose(rate for rate, _ in rounds) for choose in (min, max))
         print(
-            f"{name:32} {rate:9.0f}/s ({least:.0f} to {most:.0f})"
+            f"{name:34} {rate:9.0f}/s ({least:.0f} to {most:.0f})"
             f" {rate / base:6.2f} x  CPU {cpu * 1e6:6.1f} us"
         )
     base = statistics.median(rate for rate, _ in seen["1 threads, redis-py"])
     for name, rates in floors.items():
         rate = statistics.median(rates)
-        print(f"{name:32} {rate:9.0f}/s {rate / base:28.2f} x")
+        print(f"{name:34} {rate:9.0f}/s {rate / base:28.2f} x")
     installed = Path(leasehold.__file__).parent
     print(f"{sum(file.stat().st_size for file in installed.glob('*.so')) / 1e6:.1f} MB of code")
 

@@ -85,9 +85,9 @@ fn ends_elsewhere() -> bool {
     end_of_process().get().is_some_and(|ends| *ends != thread::current().id())
 }
 
-/// The end of a daemon thread: it stands still, as in the interpreter's own waits. An error would be
-/// printed. To take the lock could end the thread in the midst of Rust's frames. If the process is
-/// still there after this time, something waits for the thread, so it goes on.
+/// The end of a daemon thread: it stands still, as in the interpreter's own waits. An error would
+/// be printed. To take the lock could end the thread in the midst of Rust's frames. If the process
+/// is still there after this time, something waits for the thread, so it goes on.
 fn stand_still() {
     thread::sleep(Duration::from_secs(10));
 }
@@ -166,8 +166,8 @@ fn wait_elsewhere<T: Send>(
     })
 }
 
-/// Warns of a wait that has kept an event loop of this thread from its other tasks for a second: one
-/// of them may have the lock. Where warnings are errors, it ends the wait.
+/// Warns of a wait that has kept an event loop of this thread from its other tasks for a second:
+/// one of them may have the lock. Where warnings are errors, it ends the wait.
 fn warn_of_blocked_loop() -> PyResult<()> {
     if ends_elsewhere() {
         return Ok(());

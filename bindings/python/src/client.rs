@@ -106,12 +106,13 @@ impl Core {
         }))
     }
 
-    /// Carries out an operation on the client's time.
+    /// Carries out an operation on the client's time. It lies in a box, since it goes through many
+    /// hands and is large.
     pub(crate) fn timed<F: Future>(
         &self,
         operation: F,
     ) -> impl Future<Output = F::Output> + use<F> {
-        clock::on(self.time.clone(), operation)
+        clock::on(self.time.clone(), Box::pin(operation))
     }
 
     /// Where tasks run on the client's time.

@@ -73,10 +73,10 @@ impl Time {
 }
 
 /// The timers of a future follow the clock, if there is one.
-pub(crate) async fn on<F: Future>(time: Option<Arc<Time>>, future: F) -> F::Output {
+pub(crate) async fn on<F: Future>(time: Option<Arc<Time>>, future: Pin<Box<F>>) -> F::Output {
     match time {
         None => future.await,
-        Some(time) => Timed { future: Box::pin(future), time }.await,
+        Some(time) => Timed { future, time }.await,
     }
 }
 

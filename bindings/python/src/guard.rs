@@ -268,7 +268,8 @@ impl Grant {
                     },)*
                 };
                 let slot = Arc::new(Slot::new(self.guard, view));
-                let (core, calls, is_entered) = (self.core, Mutex::default(), AtomicBool::default());
+                let (core, calls) = (self.core, Mutex::default());
+                let is_entered = AtomicBool::default();
                 let lease = Lease { face, key, slot, core, calls, is_entered };
                 class(py, PyClassInitializer::from(($base, lease)))
             }};

@@ -22,8 +22,8 @@ pub(crate) fn poll<F: Future + ?Sized>(
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Polls a future until it is done. Calls `look` after each signal of the system, and once a second
-/// however often it is woken, since another thread may have got the signal; its error ends the wait.
-/// Its argument is whether the wait has taken a second.
+/// however often it is woken, since another thread may have got the signal; its error ends the
+/// wait. Its argument is whether the wait has taken a second.
 pub(crate) fn until_ready<F: Future, E>(
     driver: &Handle,
     mut future: Pin<&mut F>,

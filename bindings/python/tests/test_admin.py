@@ -72,8 +72,9 @@ def test_the_log_has_what_happened(key: str, redis_url: str) -> None:
     with leasehold.Client(redis_url, log=100) as client:
         with client.mutex(key, owner="ann").lock() as guard:
             guard.note_result("42 orders")
-        entries = client.log(key)
-        assert len(entries) >= 2 and "42 orders" in str(entries) and "ann" in str(entries)
+        # The log is written behind the calls.
+        entries = until(lambda: len(it := client.log(key)) >= 2 and it)
+        assert "42 orders" in str(entries) and "ann" in str(entries)
         assert len(client.log(key, last=1)) == 1
 
 
