@@ -37,6 +37,9 @@ const TEXT: &[&str] = &["rs", "toml", "md", "lua", "sh", "yml", "yaml", "tla", "
 /// Folders with files of other projects.
 const SKIPPED: &[&str] = &["target", ".git"];
 
+/// As rustfmt's `max_width`, which leaves comments alone.
+const COMMENT_WIDTH: usize = 100;
+
 /// A longer file has more than one concept; comments and blank lines don't count.
 const CODE_LINES_MAX: usize = 800;
 
@@ -117,6 +120,7 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
         findings.errors.push(format!("{name}: no line end at the end"));
     }
     let rust = name.ends_with(".rs");
+    let mut is_example = false;
     let mut code_lines = 0;
     let mut may_read_words = !is_product(name);
     for (number, line) in (1..).zip(text.lines()) {
@@ -129,6 +133,10 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
             findings.errors.push(format!("{at}: a merge conflict"));
         }
         let code = line.trim_start();
+        is_example ^= code.starts_with("/") && code.contains(" ```");
+        if rust && !is_example && code.starts_with("//") && is_wide(line) {
+            findings.errors.push(format!("{at}: a comment of more than {COMMENT_WIDTH} columns"));
+        }
         if !rust || code.is_empty() || code.starts_with("//") {
             continue;
         }
@@ -159,6 +167,11 @@ fn inspect(name: &str, text: &str, findings: &mut Findings) {
             "{name}: {code_lines} lines of code, and {CODE_LINES_MAX} are the limit; split it"
         ));
     }
+}
+
+/// Whether a comment is wider than code may be. A row of a table can't be broken.
+fn is_wide(line: &str) -> bool {
+    line.chars().count() > COMMENT_WIDTH && !line.contains(" | ")
 }
 
 /// Whether it is code that runs outside tests, or judges such code.
@@ -228,6 +241,15 @@ mod tests {
         assert_eq!(inspected("a.lua", "return 1 \n").errors.len(), 1);
         assert_eq!(inspected("a.md", "break  \n"), Findings::default());
         assert_eq!(inspected("a.toml", "a = 1").errors.len(), 1);
+    }
+
+    #[test]
+    fn a_wide_comment_is_an_error_unless_it_is_a_table_or_an_example() {
+        let long = "word ".repeat(20);
+        assert_eq!(inspected("a.rs", &format!("/// {long}end\n")).errors.len(), 1);
+        assert_eq!(inspected("a.rs", &format!("/// | a | {long}end |\n")), Findings::default());
+        let example = format!("/// ```\n/// {long}end\n/// ```\n");
+        assert_eq!(inspected("a.rs", &example), Findings::default());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `cargo xtask prose`: counts findings of style in each file's prose; no count may grow.
 //!
-//! Prose is the text of Markdown, and documentation and comments in Rust source: no code, tables and
-//! headings. `xtask/prose.txt` keeps the counts. Other files have none.
+//! Prose is the text of Markdown, and documentation and comments in Rust source: no code, tables
+//! and headings. `xtask/prose.txt` keeps the counts. Other files have none.
 
 use std::collections::BTreeMap;
 use std::fs;

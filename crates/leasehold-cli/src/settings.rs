@@ -398,7 +398,8 @@ impl Settings {
         builder.create_tables(true).connect(&self.store_with_password_file()).await
     }
 
-    /// The store's URL. For a database it names the password file, which is then read at each login.
+    /// The store's URL. For a database it names the password file, which is then read at each
+    /// login.
     pub(crate) fn store_with_password_file(&self) -> String {
         match &self.password_file {
             Some(file) if self.is_in_postgresql() && file.is_file() => {

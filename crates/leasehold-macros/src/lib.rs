@@ -68,8 +68,8 @@ mod locked;
 ///
 /// # The function
 ///
-/// It is `async`, or it is for threads and waits as `leasehold::Wait` does. The body of the latter runs
-/// on after a loss, since a thread can't be stopped from outside.
+/// It is `async`, or it is for threads and waits as `leasehold::Wait` does. The body of the latter
+/// runs on after a loss, since a thread can't be stopped from outside.
 ///
 /// It returns a `Result` whose error can be made of a `leasehold::Error`, and has no `impl Trait`
 /// in it. Write the attribute on the function itself, below others that change it.

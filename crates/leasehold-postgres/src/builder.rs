@@ -75,8 +75,8 @@ impl PostgresStoreBuilder {
         Ok(self)
     }
 
-    /// For how long the last fence of an idle lock is kept, if the URL does not say: 1 s to 30 days, by default 10
-    /// minutes.
+    /// For how long the last fence of an idle lock is kept, if the URL does not say: 1 s to 30
+    /// days, by default 10 minutes.
     ///
     /// # Errors
     ///
@@ -86,15 +86,15 @@ impl PostgresStoreBuilder {
         Ok(self)
     }
 
-    /// Whether [`connect`](Self::connect) makes the schema and its tables if they are missing, unless the URL has
-    /// `create=yes` or `create=no`.
+    /// Whether [`connect`](Self::connect) makes the schema and its tables if they are missing,
+    /// unless the URL has `create=yes` or `create=no`.
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Whether each operation is a step of the lock table, also where a function in the database would take less. For
-    /// tests and measurements: both ways mean the same.
+    /// Whether each operation is a step of the lock table, also where a function in the database
+    /// would take less. For tests and measurements: both ways mean the same.
     pub const fn table_alone(mut self, table_alone: bool) -> Self {
         self.table_alone = table_alone;
         self
@@ -125,12 +125,13 @@ impl PostgresStoreBuilder {
         Ok(store)
     }
 
-    /// Applies the SQL of [`setup_sql`](crate::setup_sql), for which the user in the URL must own the schema, or may
-    /// create it. One transaction: it makes all of it or nothing.
+    /// Applies the SQL of [`setup_sql`](crate::setup_sql), for which the user in the URL must own
+    /// the schema, or may create it. One transaction: it makes all of it or nothing.
     ///
     /// # Errors
     ///
-    /// As [`PostgresStore::connect`]. [`ErrorKind::Config`] also for tables of a later version, which stay as they are.
+    /// As [`PostgresStore::connect`]. [`ErrorKind::Config`] also for tables of a later version,
+    /// which stay as they are.
     pub async fn set_up(self, url: &str, role: Option<&str>) -> Result<()> {
         let deadline = Deadline::after(self.timeout.saturating_mul(2));
         let store = self.connect_lazy(url)?;

@@ -104,7 +104,8 @@ impl PostgresStore {
         Arc::clone(gate).try_lock_owned().ok()
     }
 
-    /// Waits for the turn of these names. In the order of the gates, so that no two callers wait for each other.
+    /// Waits for the turn of these names. In the order of the gates, so that no two callers wait
+    /// for each other.
     async fn turns(&self, keys: &[&Key], deadline: Deadline) -> Result<Vec<Turn>, Fault> {
         let mut at: Vec<usize> = keys.iter().map(|key| self.gate(key)).collect();
         at.sort_unstable();
@@ -176,8 +177,9 @@ impl PostgresStore {
         asked.map(drop).map_err(|fault| fault.with_effect(Effect::NotApplied))
     }
 
-    /// How durable the commit of a change is, as `commit_1` counts it. Before one waits for no disk, the database notes
-    /// that a crash may lose writes, for the client that comes first after it.
+    /// How durable the commit of a change is, as `commit_1` counts it. Before one waits for no
+    /// disk, the database notes that a crash may lose writes, for the client that comes first after
+    /// it.
     async fn durability(&self, hash: u64, deadline: Deadline) -> Result<i32, Fault> {
         let Shared { pool, statements, loss_noted, .. } = &*self.shared;
         if pool.dial.address.is_synchronous {
@@ -337,7 +339,8 @@ impl PostgresStore {
         task.await.unwrap_or_else(|error| Err(unfinished(error)))?.ok_or_else(|| rows_lack().into())
     }
 
-    /// Takes all of several locks or none. Its own task, since a `leave` for any of them must come after the write.
+    /// Takes all of several locks or none. Its own task, since a `leave` for any of them must come
+    /// after the write.
     pub(crate) async fn take_all(
         &self,
         requests: &[AcquireRequest],
@@ -360,8 +363,8 @@ impl PostgresStore {
         task.await.unwrap_or_else(|error| Err(unfinished(error)))?.ok_or_else(|| rows_lack().into())
     }
 
-    /// Reads locks, lets `act` change them, and writes them, again and again. `None` if another process came first and
-    /// the row should be locked.
+    /// Reads locks, lets `act` change them, and writes them, again and again. `None` if another
+    /// process came first and the row should be locked.
     async fn steps<A>(
         &self,
         keys: &[&Key],

@@ -1,18 +1,20 @@
 //! Proves and releases a lock in a transaction of its holder, in the database that has the locks.
 //!
-//! [`HOLD`] is the first statement of the transaction. It fails with the SQLSTATE `LH001` if the lease has ended or was
-//! granted to another holder since. Otherwise no other holder gets the lock before the transaction ends, however late
-//! this one is. Renewals and releases go on meanwhile. A transaction with an older snapshot may fail with `40001`
-//! instead, as it may for other reasons: begin it again.
+//! [`HOLD`] is the first statement of the transaction. It fails with the SQLSTATE `LH001` if the
+//! lease has ended or was granted to another holder since. Otherwise no other holder gets the lock
+//! before the transaction ends, however late this one is. Renewals and releases go on meanwhile. A
+//! transaction with an older snapshot may fail with `40001` instead, as it may for other reasons:
+//! begin it again.
 //!
-//! [`RELEASE`] is the last statement before the commit. The release then takes effect with the work, or neither does.
-//! Release the guard after the commit as well: it reports success, and wakes the next waiter. A renewal that comes in
-//! between finds the lock released, and reports a loss.
+//! [`RELEASE`] is the last statement before the commit. The release then takes effect with the
+//! work, or neither does. Release the guard after the commit as well: it reports success, and wakes
+//! the next waiter. A renewal that comes in between finds the lock released, and reports a loss.
 //!
 //! All tasks of a client that hand a lock off to each other share a grant, which both prove.
 //!
-//! Both are for exclusive locks in the schema `leasehold`; [`in_schema`] is for another one. They are parameters and text
-//! for any driver: the lock's name (`text`) and the fence of the guard (`bigint`).
+//! Both are for exclusive locks in the schema `leasehold`; [`in_schema`] is for another one. They
+//! are parameters and text for any driver: the lock's name (`text`) and the fence of the guard
+//! (`bigint`).
 //!
 //! ```
 //! use leasehold_postgres::hold::{HOLD, RELEASE};

@@ -1,15 +1,17 @@
 //! Locks in a PostgreSQL table.
 //!
-//! [`PostgresStore`] is a [`leasehold_core::Store`] in a database of PostgreSQL 13 or later. Most users need only the
-//! `leasehold` crate, with its feature `postgres`.
+//! [`PostgresStore`] is a [`leasehold_core::Store`] in a database of PostgreSQL 13 or later. Most
+//! users need only the `leasehold` crate, with its feature `postgres`.
 //!
-//! A lock is a row. Each step reads it, carries the operation out by the [lock table](leasehold_core::table), and
-//! writes the row if it is still as it was read. Each of these is one statement and a transaction of its own, and no
-//! state of a session is needed. So the store works through a pooler as well.
+//! A lock is a row. Each step reads it, carries the operation out by the [lock
+//! table](leasehold_core::table), and writes the row if it is still as it was read. Each of these
+//! is one statement and a transaction of its own, and no state of a session is needed. So the store
+//! works through a pooler as well.
 //!
-//! A lock without a queue has a shorter way: functions in the database take, renew and release it in one statement. If
-//! they can't, they answer with the row for a step as above. A step that another process undid locks the row first,
-//! in a transaction of two round trips, unless a pooler refuses that.
+//! A lock without a queue has a shorter way: functions in the database take, renew and release it
+//! in one statement. If they can't, they answer with the row for a step as above. A step that
+//! another process undid locks the row first, in a transaction of two round trips, unless a pooler
+//! refuses that.
 
 #![forbid(unsafe_code)]
 

@@ -28,8 +28,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Notifications that a listener may have unread.
 const UNREAD_MAX: usize = 1_024;
 
-/// The subscriptions of this process and of its ancestors. Each generation of processes has an entry of its own. So a
-/// child never waits for a mutex that was locked in its parent at the moment of the fork.
+/// The subscriptions of this process and of its ancestors. Each generation of processes has an
+/// entry of its own. So a child never waits for a mutex that was locked in its parent at the moment
+/// of the fork.
 static SUBSCRIPTIONS: [Mutex<Vec<Known>>; 64] = [const { Mutex::new(Vec::new()) }; 64];
 
 /// A subscription, its process, and the URL that it serves.

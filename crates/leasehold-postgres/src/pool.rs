@@ -28,7 +28,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The server ends a transaction that waits for a row, or for its client, for longer.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; \
     SET LOCAL idle_in_transaction_session_timeout = '5s'";
-/// The part of the server that waits for a standby. It warns if its wait is cancelled, and the commit then succeeds.
+/// The part of the server that waits for a standby. It warns if its wait is cancelled, and the
+/// commit then succeeds.
 const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
 
 /// How to connect.
@@ -108,8 +109,8 @@ impl Dial {
         outcome.map_err(passfile::explained)
     }
 
-    /// Has the server end the statement that runs on a connection. Otherwise it would occupy a session for as long as
-    /// it waits.
+    /// Has the server end the statement that runs on a connection. Otherwise it would occupy a
+    /// session for as long as it waits.
     async fn cancel(&self, token: CancelToken) {
         let cancelling = async {
             match &self.address.tls {
@@ -163,7 +164,8 @@ struct Link {
 
 type Slot = Arc<Mutex<Option<Arc<Link>>>>;
 
-/// The connections of a store. Each name has its own among them, so a later statement about a name follows an earlier one.
+/// The connections of a store. Each name has its own among them, so a later statement about a name
+/// follows an earlier one.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) dial: Arc<Dial>,
@@ -183,7 +185,8 @@ pub(crate) enum Pooler {
     ByStatement,
 }
 
-/// A transaction of several statements. Unless it is ended, its connection is: the server then undoes it.
+/// A transaction of several statements. Unless it is ended, its connection is: the server then
+/// undoes it.
 pub(crate) struct Transaction {
     _turn: OwnedMutexGuard<()>,
     slot: Slot,
@@ -322,7 +325,8 @@ impl Pool {
             return Ok(Arc::clone(link));
         }
         let (tell, told) = oneshot::channel();
-        // It goes on without this caller, so callers that wait briefly don't start it again and again.
+        // It goes on without this caller, so callers that wait briefly don't start it again and
+        // again.
         self.driver.runtime().spawn(connect(Arc::clone(&self.dial), guard, tell));
         match timeout_at(deadline.at, told).await {
             Ok(Ok(made)) => made,

@@ -20,8 +20,9 @@ const RIGHTS: [(&str, &str); 4] = [
     ("log", "SELECT, INSERT, DELETE"),
 ];
 
-/// The SQL that makes the tables in the schema that a URL names, grants a role the least rights with which all locks
-/// work, and advises settings for the role. Without a role it is the user in the URL.
+/// The SQL that makes the tables in the schema that a URL names, grants a role the least rights
+/// with which all locks work, and advises settings for the role. Without a role it is the user in
+/// the URL.
 ///
 /// It does not connect. Applying the SQL again changes nothing.
 ///
@@ -90,7 +91,8 @@ pub(crate) fn bodies(schema: &str) -> Vec<String> {
     quoted.filter_map(|rest| Some(rest.split_once("$$")?.0.to_owned())).collect()
 }
 
-/// Makes what is missing, and grants a role what it needs. One implicit transaction, which poolers allow in every mode.
+/// Makes what is missing, and grants a role what it needs. One implicit transaction, which poolers
+/// allow in every mode.
 pub(crate) async fn apply(
     pool: &Pool,
     role: Option<&str>,
@@ -103,8 +105,8 @@ pub(crate) async fn apply(
         .await
 }
 
-/// Finds the rights that the user lacks: a list, or NULL if the tables are missing. Every user may ask so, and the
-/// server's log stays empty.
+/// Finds the rights that the user lacks: a list, or NULL if the tables are missing. Every user may
+/// ask so, and the server's log stays empty.
 fn rights(schema: &str) -> String {
     let all: Vec<String> = RIGHTS
         .iter()
@@ -127,7 +129,8 @@ fn rights(schema: &str) -> String {
     )
 }
 
-/// Checks that the tables are there, in a format that this version knows, and that the user may use them.
+/// Checks that the tables are there, in a format that this version knows, and that the user may use
+/// them.
 pub(crate) async fn check(pool: &Pool, deadline: Deadline) -> Result<(), Fault> {
     let Address { schema, user, .. } = &pool.dial.address;
     let rows = pool.ask(0, &rights(schema), &[], deadline).await?;

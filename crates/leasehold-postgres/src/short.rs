@@ -1,6 +1,7 @@
 //! The short ways: a function in the database takes, renews or releases locks without a queue.
 //!
-//! It carries out what the table would, in one round trip. Otherwise its answer is the row, for a step of the table.
+//! It carries out what the table would, in one round trip. Otherwise its answer is the row, for a
+//! step of the table.
 
 use std::collections::HashSet;
 
@@ -48,7 +49,8 @@ fn is_takeable(request: &AcquireRequest) -> bool {
 }
 
 impl PostgresStore {
-    /// Whether the short way is worth a try: not while others in this process have steps on the name, or lock its row.
+    /// Whether the short way is worth a try: not while others in this process have steps on the
+    /// name, or lock its row.
     fn is_short(&self, key: &Key) -> bool {
         !self.shared.table_alone && self.free_turn(key).is_some_and(|turn| *turn == 0)
     }

@@ -87,8 +87,8 @@ impl ServerClock {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), at));
     }
 
-    /// The present. If the clock has been set since, a request counts as too late, and goes on with the time of the
-    /// answer.
+    /// The present. If the clock has been set since, a request counts as too late, and goes on with
+    /// the time of the answer.
     pub(crate) fn now(&self) -> Option<StoreTime> {
         let (heard, at) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(at.saturating_add(heard.elapsed()))
@@ -117,8 +117,8 @@ impl Tries {
         Self { deadline, began: Instant::now(), undone: 0, locked: 0 }
     }
 
-    /// The time of the step. The holder of a lease may still work in a transaction that keeps the row locked, and the
-    /// lock can't be granted then.
+    /// The time of the step. The holder of a lease may still work in a transaction that keeps the
+    /// row locked, and the lock can't be granted then.
     pub(crate) fn now(&self, now: Now) -> Now {
         if self.locked < LOCKED_TRIES {
             return now;

@@ -130,12 +130,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
     }
 }
 
-/// The hash of a server's certificate to which a login is bound (`tls-server-end-point` of RFC 5929): by the hash
-/// function of its signature, or SHA-256 for older ones. `None` if the signature has no hash function of its own.
+/// The hash of a server's certificate to which a login is bound (`tls-server-end-point` of RFC
+/// 5929): by the hash function of its signature, or SHA-256 for older ones. `None` if the signature
+/// has no hash function of its own.
 fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1];
     const ECDSA: [u8; 6] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 4];
-    // A certificate is a sequence: its body, then the algorithm of its signature, which begins with an identifier.
+    // A certificate is a sequence: its body, then the algorithm of its signature, which begins with
+    // an identifier.
     let (fields, _) = der_value(certificate)?;
     let (_, behind_body) = der_value(fields)?;
     let (algorithm, _) = der_value(behind_body)?;

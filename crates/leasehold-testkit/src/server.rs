@@ -435,9 +435,9 @@ impl RedisServer {
         self.connect()?.call(args)
     }
 
-    /// Shows what another authority signed, believes that one alone, and cuts all connections of the
-    /// default user. Redis 6.2 changes one setting in a call, so the files change, and the server
-    /// reads all of them again.
+    /// Shows what another authority signed, believes that one alone, and cuts all connections of
+    /// the default user. Redis 6.2 changes one setting in a call, so the files change, and the
+    /// server reads all of them again.
     ///
     /// # Panics
     ///

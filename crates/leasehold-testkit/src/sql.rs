@@ -1,7 +1,7 @@
 //! Starts private database servers for tests of fenced transactions.
 //!
-//! [`PostgreSql`] listens on a Unix socket and on loopback, [`MariaDb`] on a socket only. A Galera pair talks over loopback.
-//! PostgreSQL refuses to run as root; it then runs as `nobody`.
+//! [`PostgreSql`] listens on a Unix socket and on loopback, [`MariaDb`] on a socket only. A Galera
+//! pair talks over loopback. PostgreSQL refuses to run as root; it then runs as `nobody`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -35,8 +35,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 const START_POLL: Duration = Duration::from_millis(10);
 
-/// A PostgreSQL server with a superuser `leasehold` that needs no password. It listens on a socket in its folder and on
-/// a free loopback port.
+/// A PostgreSQL server with a superuser `leasehold` that needs no password. It listens on a socket
+/// in its folder and on a free loopback port.
 #[derive(Debug)]
 pub struct PostgreSql {
     // Dropped before the folder: a living server would write into it again.
@@ -221,7 +221,8 @@ impl PostgreSql {
         psql
     }
 
-    /// Puts a line before all others in `pg_hba.conf`. It holds for connections that are made a moment later.
+    /// Puts a line before all others in `pg_hba.conf`. It holds for connections that are made a
+    /// moment later.
     ///
     /// # Panics
     ///

@@ -29,7 +29,8 @@ use tokio::runtime::Handle;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the system has too few threads or descriptors.
+/// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the system has too few threads or
+/// descriptors.
 pub fn driver() -> Result<Handle> {
     Driver::current().map(|driver| driver.runtime().clone())
 }

@@ -4,7 +4,8 @@
 //! crashed holder blocks others for one lease at most. Each lease has a **fencing token** (a
 //! [`Fence`]): a number that grows with every lease of the name. By it the protected resource can
 //! refuse a stale holder. A **store** grants the leases: Redis or Valkey, a table in PostgreSQL, a
-//! directory for the processes of one machine, or memory for tests. The code is the same for all of them.
+//! directory for the processes of one machine, or memory for tests. The code is the same for all of
+//! them.
 //!
 //! Begin with [`Client`], a connection to a store. It makes [`Mutex`] values. Locking one gives a
 //! [`Guard`], the proof that this process may act. While the guard lives, the client renews its
@@ -380,14 +381,15 @@
 //! ```
 //!
 //! `.await` needs a tokio runtime with time and I/O (`enable_all`), and panics as tokio does on one
-//! without. A client may be made on one runtime and used on another, in threads, or in several of these
-//! at a time. It outlives them all. A future belongs to the runtime on which it was polled first.
+//! without. A client may be made on one runtime and used on another, in threads, or in several of
+//! these at a time. It outlives them all. A future belongs to the runtime on which it was polled
+//! first.
 //!
-//! One thread of the process, named `leasehold`, renews the leases of all clients. So a task that blocks its worker, or a runtime that ends, costs no lease. The thread
-//! starts with the first client, and sleeps while no lease is held. It does not keep the process
-//! alive. A renewal shows that the process lives. It does not show that the work makes progress. If
-//! it should depend on the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`]
-//! from the work.
+//! One thread of the process, named `leasehold`, renews the leases of all clients. So a task that
+//! blocks its worker, or a runtime that ends, costs no lease. The thread starts with the first
+//! client, and sleeps while no lease is held. It does not keep the process alive. A renewal shows
+//! that the process lives. It does not show that the work makes progress. If it should depend on
+//! the work, set [`Mutex::progress_within`] and call [`HeldLease::progress`] from the work.
 //!
 //! [`driver`] returns the runtime of that thread. Spawn there what must go on when your own runtime
 //! blocks or ends. A task that blocks there stops all renewals.
@@ -403,9 +405,9 @@
 //!
 //! While a guard says that it is held, no other guard of that name in that store does. The one
 //! exception is [`Client::force_release`]: the holder learns of it at its next renewal, or at its
-//! lease's end if the store is out of its reach. This assumes clocks that run at the same speed within 1 %, and a store
-//! that keeps what it has acknowledged. A client's time of day, the network, and the length of a
-//! process's pauses don't matter.
+//! lease's end if the store is out of its reach. This assumes clocks that run at the same speed
+//! within 1 %, and a store that keeps what it has acknowledged. A client's time of day, the
+//! network, and the length of a process's pauses don't matter.
 //!
 //! * **It can't stop a write that is on its way.** A request that was sent under the lease may
 //!   arrive after its end. Use [the fencing token](fencing).
@@ -438,12 +440,13 @@
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`]. [`RunError`] also has the body's value, and [`NotChanged`] the guard.
-//! Branch on [`Error::kind`]. Most programs match [`Timeout`](ErrorKind::Timeout) (the wait is over),
+//! There is one type, [`Error`]. [`RunError`] also has the body's value, and [`NotChanged`] the
+//! guard. Branch on [`Error::kind`]. Most programs match [`Timeout`](ErrorKind::Timeout) (the wait
+//! is over),
 //! [`Lost`](ErrorKind::Lost) and [`Late`](ErrorKind::Late) (stop), and
-//! [`Unavailable`](ErrorKind::Unavailable) (the store is away). [`Error::effect`] says whether the operation
-//! may have happened anyway. After a timeout that can be *unknown*. Messages name the lock and the
-//! store, but have no password or token in them.
+//! [`Unavailable`](ErrorKind::Unavailable) (the store is away). [`Error::effect`] says whether the
+//! operation may have happened anyway. After a timeout that can be *unknown*. Messages name the
+//! lock and the store, but have no password or token in them.
 //!
 //! # Cancelling
 //!

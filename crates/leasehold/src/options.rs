@@ -73,13 +73,14 @@ macro_rules! all_options {
 
 macro_rules! lock_options {
     ($($option:ident: $type:ty = $default:expr;)*) => {
-        /// How to hold a lock and how to wait for it: options to make once and give to locks of any kind.
+        /// How to hold a lock and how to wait for it: options to make once and give to locks of any
+        /// kind.
         ///
         /// An option that is not set leaves the lock's setting as it is. A new lock starts with its
-        /// client's [options](crate::ClientBuilder::options). The first method that locks reports a wrong
-        /// setting. A kind of lock ignores options that it has no use for. A job [once per
-        /// period](crate::OncePer) starts at once or is skipped, for example. The owner of a [re-entrant
-        /// lock](crate::Reentrant) is its [`Owner`](crate::Owner).
+        /// client's [options](crate::ClientBuilder::options). The first method that locks reports a
+        /// wrong setting. A kind of lock ignores options that it has no use for. A job [once per
+        /// period](crate::OncePer) starts at once or is skipped, for example. The owner of a
+        /// [re-entrant lock](crate::Reentrant) is its [`Owner`](crate::Owner).
         ///
         /// Each kind of lock also has these as setters: `client.mutex("a").ttl(ttl)`.
         ///

@@ -29,12 +29,13 @@ use crate::rt;
 /// # }
 /// ```
 ///
-/// Any future can be waited for, also an `async` block with several calls. Its output must be one of
-/// the [`Outcome`]s. All clients, locks and guards can be shared between threads, and any number of
-/// threads may wait at once.
+/// Any future can be waited for, also an `async` block with several calls. Its output must be one
+/// of the [`Outcome`]s. All clients, locks and guards can be shared between threads, and any number
+/// of threads may wait at once.
 ///
 /// The future runs on the calling thread. Its timers and connections, and what it spawns, are on
-/// leasehold's [own thread](crate::driver). A body under a lock may compute, block, and wait itself.
+/// leasehold's [own thread](crate::driver). A body under a lock may compute, block, and wait
+/// itself.
 ///
 /// ```
 /// # use leasehold::{Client, Wait};
@@ -52,22 +53,23 @@ use crate::rt;
 /// # Ok(()) }
 /// ```
 ///
-/// A thread can't be stopped from outside. If the lease is lost, such a body goes on until it looks:
-/// call [`check`](crate::HeldLease::check) before each side effect, and give the
+/// A thread can't be stopped from outside. If the lease is lost, such a body goes on until it
+/// looks: call [`check`](crate::HeldLease::check) before each side effect, and give the
 /// [fencing token](crate::fencing) to the resource.
 ///
 /// # Inside an async runtime
 ///
-/// A task that waits for a thread holds up all other tasks of its thread. So in code that tokio polls
-/// the wait is refused with [`ErrorKind::Misuse`]: use `.await` there, or wait in `spawn_blocking`.
-/// The future is then dropped before its first step, and no request was sent. Dropping a guard is fine
-/// anywhere. Code under `tokio::task::unconstrained` looks like code in `spawn_blocking`, so a wait
-/// there blocks its thread. Other runtimes can't be recognised.
+/// A task that waits for a thread holds up all other tasks of its thread. So in code that tokio
+/// polls the wait is refused with [`ErrorKind::Misuse`]: use `.await` there, or wait in
+/// `spawn_blocking`. The future is then dropped before its first step, and no request was sent.
+/// Dropping a guard is fine anywhere. Code under `tokio::task::unconstrained` looks like code in
+/// `spawn_blocking`, so a wait there blocks its thread. Other runtimes can't be recognised.
 ///
 /// # Signals
 ///
-/// A signal's handler runs at once, also while its thread waits, and the wait goes on. To end waits at
-/// a Ctrl-C, call [`Client::close`](crate::Client::close) from another thread. The waits then fail with
+/// A signal's handler runs at once, also while its thread waits, and the wait goes on. To end waits
+/// at a Ctrl-C, call [`Client::close`](crate::Client::close) from another thread. The waits then
+/// fail with
 /// [`ErrorKind::Closed`], and no position stays in a queue.
 ///
 /// # At the end of the process
@@ -80,21 +82,22 @@ use crate::rt;
 /// # After `fork`
 ///
 /// A child made by `fork` holds no lease. Calls of the parent's clients are refused there with
-/// [`ErrorKind::Misuse`]. Dropping such a client or guard leaves the parent's leases alone. The child
-/// can make clients of its own.
+/// [`ErrorKind::Misuse`]. Dropping such a client or guard leaves the parent's leases alone. The
+/// child can make clients of its own.
 pub trait Wait: Future + Sized {
     /// Waits until the future is done, on this thread.
     ///
     /// # Cost
     ///
-    /// The cost of the future. If it has to wait, the thread sleeps and is woken once for each step. The
-    /// wait has no limit of its own: a lock has [`lock_within`](crate::Mutex::lock_within) and
+    /// The cost of the future. If it has to wait, the thread sleeps and is woken once for each
+    /// step. The wait has no limit of its own: a lock has
+    /// [`lock_within`](crate::Mutex::lock_within) and
     /// [`wait_limit`](crate::LockOptions::wait_limit).
     ///
     /// # Errors
     ///
-    /// The errors of the future, and these of the wait. The future is dropped then, and its first step
-    /// was not made:
+    /// The errors of the future, and these of the wait. The future is dropped then, and its first
+    /// step was not made:
     ///
     /// * [`ErrorKind::Misuse`] – inside an async runtime, on leasehold's own thread, or while the
     ///   thread ends.
@@ -106,8 +109,8 @@ pub trait Wait: Future + Sized {
         Self::Output::of(block_on(self))
     }
 
-    /// As [`wait`](Self::wait), for at most `limit`; `None` if the future is not done by then. It is
-    /// dropped then, which is as its method says under *Cancel safety*.
+    /// As [`wait`](Self::wait), for at most `limit`; `None` if the future is not done by then. It
+    /// is dropped then, which is as its method says under *Cancel safety*.
     ///
     /// It is for what has no limit itself: a loss, a release request, an event. For locks use
     /// `lock_within`, whose error names the holder.
@@ -223,13 +226,13 @@ impl Outcome for Releases {
     }
 }
 
-/// Runs a future on the caller's thread until it is done, with the timers and sockets of leasehold's
-/// own thread.
+/// Runs a future on the caller's thread until it is done, with the timers and sockets of
+/// leasehold's own thread.
 fn block_on<F: Future>(future: F) -> Result<F::Output> {
     let driver = Driver::current()?;
     check_caller(&driver)?;
-    // tokio's own `block_on` panics in places that the check accepts, such as a future polled without
-    // a budget; this one works wherever a thread can wait.
+    // tokio's own `block_on` panics in places that the check accepts, such as a future polled
+    // without a budget; this one works wherever a thread can wait.
     let mut future = pin!(future);
     let signal = Signal::of_this_thread();
     let waker = Waker::from(Arc::clone(&signal));

@@ -13,16 +13,17 @@ use crate::exit;
 
 /// Take a lock and leave it held, for shell scripts
 ///
-/// Prints the lease, or writes it to a file that only you can read. Extend it by `renew`, and end it by
-/// `release`. Otherwise it expires after its ttl. Every user that can read the lease can end it.
+/// Prints the lease, or writes it to a file that only you can read. Extend it by `renew`, and end
+/// it by `release`. Otherwise it expires after its ttl. Every user that can read the lease can end
+/// it.
 ///
 ///   LEASEHOLD_LEASE=$(leasehold acquire backup --ttl 10m -n) || exit
 ///   export LEASEHOLD_LEASE
 ///   ...
 ///   leasehold release
 ///
-/// Several names are taken together, all or none. Each lease is on a line of its own, in the order of
-/// the names. `renew` and `release` read them all.
+/// Several names are taken together, all or none. Each lease is on a line of its own, in the order
+/// of the names. `renew` and `release` read them all.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Acquire {
@@ -134,8 +135,8 @@ pub(crate) struct Release {
 /// Hold a lock while a script runs, or until standard input closes or a signal comes
 ///
 /// Prints the fence and the name on one line once it holds the lock, and renews the lease until the
-/// end. Several names are taken together, and each has a line. A signal that ends the process releases
-/// the lock first, except KILL and faults (BUS, FPE, ILL, SEGV, SYS).
+/// end. Several names are taken together, and each has a line. A signal that ends the process
+/// releases the lock first, except KILL and faults (BUS, FPE, ILL, SEGV, SYS).
 ///
 /// In a script, one line takes the lock until the script has ended, however it ends:
 ///
@@ -143,14 +144,14 @@ pub(crate) struct Release {
 ///   ...
 ///   leasehold release backup --fence "$fence" || exit    # earlier, if you like
 ///
-/// With --background the command prints the fence and exits with 0 when the lock is held. Without the
-/// lock it exits with another code, as below. A process in a session of its own keeps the lock until
-/// the script ends; signals to it do not release it. If the lock is lost, that process prints a message
-/// on the script's standard error. It then ends the script, and all that the script has started, before
-/// another holder can get the lock. It does so too if `leasehold` itself is killed.
+/// With --background the command prints the fence and exits with 0 when the lock is held. Without
+/// the lock it exits with another code, as below. A process in a session of its own keeps the lock
+/// until the script ends; signals to it do not release it. If the lock is lost, that process prints
+/// a message on the script's standard error. It then ends the script, and all that the script has
+/// started, before another holder can get the lock. It does so too if `leasehold` itself is killed.
 ///
-/// If standard input is /dev/null, as for background jobs of a script, and --while-pid is not given, it
-/// holds the lock until a signal comes.
+/// If standard input is /dev/null, as for background jobs of a script, and --while-pid is not
+/// given, it holds the lock until a signal comes.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, after_long_help = exit::HELP)]
 pub(crate) struct Hold {

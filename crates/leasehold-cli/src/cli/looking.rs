@@ -54,10 +54,10 @@ pub(crate) struct Show {
 
 /// Print the events of a lock
 ///
-/// One line for each event in the store's log, the oldest first. It has the time, by the store's clock
-/// in UTC, and the event (granted, handed on, changed, adopted, detached, released, lost, forced). The
-/// fence and the owner follow, with the process if it has another name. The outcome of a release, the
-/// end of the command, the cause of a loss and the cooldown come last.
+/// One line for each event in the store's log, the oldest first. It has the time, by the store's
+/// clock in UTC, and the event (granted, handed on, changed, adopted, detached, released, lost,
+/// forced). The fence and the owner follow, with the process if it has another name. The outcome of
+/// a release, the end of the command, the cause of a loss and the cooldown come last.
 ///
 /// A store keeps a log for clients with `?log=N` in their URL, of about the last N events. A Redis
 /// server keeps them for each lock, until a week after the last; an embedded store for all locks
@@ -87,9 +87,9 @@ pub(crate) struct Log {
 
 /// Watch the locks in use
 ///
-/// Shows for each lock its holder, how long it has been held, the rest of the lease unless renewed, and
-/// the number of waiters. Lists the whole store now and then, and between that only the locks on the
-/// screen.
+/// Shows for each lock its holder, how long it has been held, the rest of the lease unless renewed,
+/// and the number of waiters. Lists the whole store now and then, and between that only the locks
+/// on the screen.
 ///
 ///   up, down, page up, page down, home, end    choose a lock; enter shows all about it
 ///   s, r                                       change the order; reverse it
@@ -120,13 +120,13 @@ pub(crate) struct Top {
 
 /// Show the locks in use on a web page
 ///
-/// For each lock it shows the holder, the length of its hold, the rest of the lease unless renewed, and
-/// the waiters. It also shows the holds of the last 5 min that the page has seen. It prints the page's
-/// address, lists the store while a page is open, and ends on a signal.
+/// For each lock it shows the holder, the length of its hold, the rest of the lease unless renewed,
+/// and the waiters. It also shows the holds of the last 5 min that the page has seen. It prints the
+/// page's address, lists the store while a page is open, and ends on a signal.
 ///
 /// Every client that reaches the address may look, also other users of this machine. The page only
-/// shows, unless --allow-release is given. The printed address then has a token, with which a user can
-/// force-release a lease by typing the end of its fence.
+/// shows, unless --allow-release is given. The printed address then has a token, with which a user
+/// can force-release a lease by typing the end of its fence.
 ///
 ///   leasehold ui
 ///   ssh -L 9465:127.0.0.1:9465 host leasehold ui
@@ -238,19 +238,19 @@ pub(crate) struct Why {
 /// Check whether the store is set up well for locks
 ///
 /// On a server it checks eviction, memory, persistence, replicas, role, version, clock, rights,
-/// scripts and notifications. In a directory it checks the file system, free space, rights and path.
-/// It changes nothing. It prints the worst finding first, with its remedy. It exits with 79 if any is
-/// worse than a note, else with 0.
+/// scripts and notifications. In a directory it checks the file system, free space, rights and
+/// path. It changes nothing. It prints the worst finding first, with its remedy. It exits with 79
+/// if any is worse than a note, else with 0.
 ///
-/// With --probe it also finds out by experiment whether locks work on any store. It uses scratch names
-/// below `doctor/probe/`. Six contenders take one lock as quickly as they can, waiters are notified, a
-/// lease expires, clocks are compared, and 200 locks must stay. That takes some seconds and leaves
-/// nothing behind. After a signal a server forgets the rest in some seconds, after KILL in a little
-/// over a minute. Without a store in the directory yet, it tries a temporary one on the same file
-/// system. You can share the report: hosts and directories are left out.
+/// With --probe it also finds out by experiment whether locks work on any store. It uses scratch
+/// names below `doctor/probe/`. Six contenders take one lock as quickly as they can, waiters are
+/// notified, a lease expires, clocks are compared, and 200 locks must stay. That takes some seconds
+/// and leaves nothing behind. After a signal a server forgets the rest in some seconds, after KILL
+/// in a little over a minute. Without a store in the directory yet, it tries a temporary one on the
+/// same file system. You can share the report: hosts and directories are left out.
 ///
-/// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for the
-/// prefix and the database in the store's URL. It does not connect.
+/// With --acl it prints the command that creates a Redis or Valkey user with the least rights, for
+/// the prefix and the database in the store's URL. It does not connect.
 ///
 ///   leasehold doctor
 ///   leasehold doctor --probe

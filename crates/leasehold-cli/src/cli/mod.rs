@@ -237,59 +237,62 @@ impl Command {
 ///
 /// Takes the lock, runs the command, releases the lock, and exits with the command's exit code.
 /// leasehold renews the lease while the command runs. A lease is lost if the store goes away, or an
-/// operator force-releases it. Everything that the command has started then gets TERM, and KILL before
-/// another holder can get the lock. The exit code is 76.
+/// operator force-releases it. Everything that the command has started then gets TERM, and KILL
+/// before another holder can get the lock. The exit code is 76.
 ///
-/// The command has the open files that leasehold was given, with /dev/null for a closed standard one.
-/// It has a process group of its own. Its parent is leasehold's watchdog, a child of leasehold.
-/// Signals are forwarded to that group. Those for leasehold itself are not: KILL and STOP, faults (BUS,
-/// FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ), pipes and terminal (PIPE, TTIN, TTOU).
+/// The command has the open files that leasehold was given, with /dev/null for a closed standard
+/// one. It has a process group of its own. Its parent is leasehold's watchdog, a child of
+/// leasehold. Signals are forwarded to that group. Those for leasehold itself are not: KILL and
+/// STOP, faults (BUS, FPE, ILL, SEGV, SYS), limits (XCPU, XFSZ), pipes and terminal (PIPE, TTIN,
+/// TTOU).
 ///
-/// On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job that is
-/// suspended for longer than the ttl loses its lock and is killed. A command that is stopped without a
-/// terminal in front, as by STOP, keeps the lock, for as long as --max-hold allows.
+/// On a terminal the command is the foreground job, so Ctrl-C and Ctrl-Z work as usual. A job that
+/// is suspended for longer than the ttl loses its lock and is killed. A command that is stopped
+/// without a terminal in front, as by STOP, keeps the lock, for as long as --max-hold allows.
 ///
-/// If leasehold is killed, also by a fault, everything that the command has started dies with it. If
-/// leasehold is stopped, all of it is killed when the lease expires. This holds for processes in other
-/// groups, sessions and users (timeout, set -m, setsid, su, sudo). Only root can end processes of other
-/// users: for them the lock is kept until they end, or it is lost. On systems other than Linux only the
-/// process group is ended.
+/// If leasehold is killed, also by a fault, everything that the command has started dies with it.
+/// If leasehold is stopped, all of it is killed when the lease expires. This holds for processes in
+/// other groups, sessions and users (timeout, set -m, setsid, su, sudo). Only root can end
+/// processes of other users: for them the lock is kept until they end, or it is lost. On systems
+/// other than Linux only the process group is ended.
 ///
-/// Processes that the command leaves running when it exits live on without the lock. --until-all-end
-/// keeps the lock until they end. A signal or a key that ends the command is for all of it: leasehold
-/// keeps the lock until the rest has ended too. The same signal again kills the rest. If another signal
-/// ends the first process, as from the out-of-memory killer, the rest gets TERM, and KILL within the
-/// grace. The lock is kept until it has ended.
+/// Processes that the command leaves running when it exits live on without the lock.
+/// --until-all-end keeps the lock until they end. A signal or a key that ends the command is for
+/// all of it: leasehold keeps the lock until the rest has ended too. The same signal again kills
+/// the rest. If another signal ends the first process, as from the out-of-memory killer, the rest
+/// gets TERM, and KILL within the grace. The lock is kept until it has ended.
 ///
-/// Several names before the `--` are taken together, all or none, and held together: if one is lost,
-/// all are. Such sets never deadlock, in any order of their names. Without a `--` the first word is the
-/// name and the rest is the command. A command with a `--` of its own needs one before it:
-/// `leasehold run deploy -- git checkout -- file`. So does a name that begins with a dash:
+/// Several names before the `--` are taken together, all or none, and held together: if one is
+/// lost, all are. Such sets never deadlock, in any order of their names. Without a `--` the first
+/// word is the name and the rest is the command. A command with a `--` of its own needs one before
+/// it: `leasehold run deploy -- git checkout -- file`. So does a name that begins with a dash:
 /// `leasehold run -- -name -- true`.
 ///
 /// The command finds in its environment:
 ///   LEASEHOLD_KEY          the name of the lock; of several, each on a line, as given
-///   LEASEHOLD_FENCE        the fencing token, a number that grows from holder to holder. Show it to
+///   LEASEHOLD_FENCE        the fencing token, a number that grows from holder to holder. Show it
+///   to
 ///                          the resource that the lock protects. Of several locks, each is on a
 ///                          line, in the order of the names
 ///   LEASEHOLD_KEY_1, LEASEHOLD_FENCE_1, LEASEHOLD_KEY_2, ...
 ///                          each name with its fence, where there are several
 ///   LEASEHOLD_PERMITS      with --limit, how many permits are held
 ///   LEASEHOLD_OWNER        the owner that others see; not with --interop, except for shedlock
-///   LEASEHOLD_OUTER        the processes of this and of the commands around it, each on a line; not
-///                          with --interop. A leasehold below that would wait for one of their locks
-///                          exits with 75
+///   LEASEHOLD_OUTER        the processes of this and of the commands around it, each on a line;
+///   not
+///                          with --interop. A leasehold below that would wait for one of their
+///                          locks exits with 75
 ///   LEASEHOLD_DEADLINE_MS  the deadline of the lease when the command started, in ms on the
 ///                          machine's boot clock (CLOCK_BOOTTIME, as in /proc/uptime). Renewals
-///                          move it on. If they fail, leasehold sends TERM then, and KILL within the
-///                          grace that follows
+///                          move it on. If they fail, leasehold sends TERM then, and KILL within
+///                          the grace that follows
 ///   LEASEHOLD_STORE        the store of the lock, without its password, for a leasehold in the
 ///                          command
 ///   LEASEHOLD_PASSWORD_FILE, LEASEHOLD_CONFIG
 ///                          the password file and the config file that were named, if any
 ///
-/// The environment has no password of the store. A leasehold in the command reads it from one of these
-/// files, or fails with 69.
+/// The environment has no password of the store. A leasehold in the command reads it from one of
+/// these files, or fails with 69.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = RUN_USAGE, after_long_help = exit::HELP)]
 pub(crate) struct Run {
@@ -465,8 +468,8 @@ pub(crate) struct SetLimit {
 
 /// Make the tables of locks in a PostgreSQL database, or print the SQL for it
 ///
-/// It prints the SQL that makes the schema, its tables and functions. It also prints the GRANTs that a
-/// role needs for locks, and limits that are worth setting. Only --run connects.
+/// It prints the SQL that makes the schema, its tables and functions. It also prints the GRANTs
+/// that a role needs for locks, and limits that are worth setting. Only --run connects.
 ///
 /// Applying it again changes nothing. After an update of leasehold, apply it before the first use.
 /// Tables of a later version are left alone.

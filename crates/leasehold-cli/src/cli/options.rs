@@ -247,8 +247,8 @@ pub(crate) struct Job {
     ///
     /// It has the grant and its fence, a loss and its cause, the release and its delay, and the end
     /// of the command. It has leasehold's own exit code apart from the command's. The file is
-    /// replaced in one step at each change, first before the lock is requested; `exit` is null until
-    /// the end.
+    /// replaced in one step at each change, first before the lock is requested; `exit` is null
+    /// until the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) status: Option<PathBuf>,
 

@@ -1,5 +1,5 @@
-//! Every recipe of the book, of the help and of the examples, on bad days: twice at once, over what an
-//! earlier one has left, with the lock busy, and with the lock taken away.
+//! Every recipe of the book, of the help and of the examples, on bad days: twice at once, over what
+//! an earlier one has left, with the lock busy, and with the lock taken away.
 //!
 //! A recipe is run as it stands. Its command under a lock is started by a program that notes who
 //! else is in the section, and so does `echo` in a script that takes a lock for itself. So a recipe

@@ -1,4 +1,5 @@
-//! Passwords, authorities and certificates that change while commands hold a lock, wait for it, and lead.
+//! Passwords, authorities and certificates that change while commands hold a lock, wait for it, and
+//! lead.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -14,8 +14,8 @@ use sqlx::postgres::PgPool;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS account (
     name text PRIMARY KEY, balance bigint NOT NULL, fence bigint NOT NULL DEFAULT 0)";
 
-/// Reads what a write under the same lease is computed from. From now on the row refuses all earlier
-/// holders, in the same statement.
+/// Reads what a write under the same lease is computed from. From now on the row refuses all
+/// earlier holders, in the same statement.
 async fn read(pool: &PgPool, name: &str, fence: Fence) -> anyhow::Result<i64> {
     let read = sqlx::query_scalar(
         "UPDATE account SET fence = $2 WHERE name = $1 AND fence <= $2 RETURNING balance",
@@ -72,8 +72,8 @@ async fn main() -> anyhow::Result<()> {
     println!("{:?} and {:?}: {sum}", first?, second?);
     ensure!(sum == 75, "one booking overwrote the other: {sum}");
 
-    // A stale holder: its lease has ended, and its write comes between the read and the write of the
-    // next holder.
+    // A stale holder: its lease has ended, and its write comes between the read and the write of
+    // the next holder.
     let stale = locks.mutex("account/ann").lock().await?;
     let old_fence = stale.fence()?;
     locks.force_release("account/ann", old_fence).await?;

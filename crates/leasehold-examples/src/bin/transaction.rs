@@ -1,7 +1,7 @@
 //! Work that commits with the release of its lock, and a stale holder whose work can't begin.
 //!
-//! Lock and work are in one PostgreSQL database. `hold` keeps the next holder out until the transaction
-//! ends, and `release_with` releases the lock with the commit, or not at all.
+//! Lock and work are in one PostgreSQL database. `hold` keeps the next holder out until the
+//! transaction ends, and `release_with` releases the lock with the commit, or not at all.
 //!
 //! `cargo run -p leasehold-examples --bin transaction POSTGRESQL_URL`
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]

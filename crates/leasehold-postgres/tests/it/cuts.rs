@@ -97,8 +97,8 @@ impl Cut {
         self.judge.inspect(key, WITHIN).await.unwrap().map_or(0, |lock| lock.holders.len())
     }
 
-    /// Carries a call out behind each cut, until no cut is left to make. `check` sees its outcome, and carries it out
-    /// again.
+    /// Carries a call out behind each cut, until no cut is left to make. `check` sees its outcome,
+    /// and carries it out again.
     async fn everywhere<T>(
         &self,
         call: impl AsyncFn() -> leasehold_core::Result<T>,

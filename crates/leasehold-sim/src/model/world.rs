@@ -149,8 +149,8 @@ fn ttl(ms: u64) -> Ttl {
     Ttl::new(Duration::from_millis(ms)).unwrap()
 }
 
-/// A lease granted in answer to a request sent at `sent`. It counts as begun then, which makes fewer
-/// states.
+/// A lease granted in answer to a request sent at `sent`. It counts as begun then, which makes
+/// fewer states.
 fn held(sent: Moment, ms: u64, now: Moment) -> Option<LeaseMachine<()>> {
     let lease = LeaseState::granted(sent, ttl(ms), Duration::ZERO, now)?;
     let terms = HoldTerms { renews: true, max_hold: None, progress_within: None };

@@ -66,8 +66,8 @@ impl Plain {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] for a layout of Redisson, [`ErrorKind::Unavailable`] when the thread that
-    /// renews leases can't be started.
+    /// [`ErrorKind::Config`] for a layout of Redisson, [`ErrorKind::Unavailable`] when the thread
+    /// that renews leases can't be started.
     pub fn new(store: InteropStore) -> Result<Self> {
         let layout = store.layout().clone();
         check(&layout)?;
@@ -246,7 +246,8 @@ impl PlainMutex {
     ///
     /// # Errors
     ///
-    /// As [`Mutex::relock`](crate::Mutex::relock). The guard comes back with the error, and holds what it held.
+    /// As [`Mutex::relock`](crate::Mutex::relock). The guard comes back with the error, and holds
+    /// what it held.
     ///
     /// # Cancel safety
     ///

@@ -232,7 +232,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease is lost already; the guard comes back with it.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease is lost already; the guard comes
+    /// back with it.
     ///
     /// # Cancel safety
     ///

@@ -52,7 +52,8 @@ fn durable() -> RedisServer {
 }
 
 impl Site {
-    /// Starts the servers of the store with this name. The seed decides what one run can't have both of.
+    /// Starts the servers of the store with this name. The seed decides what one run can't have
+    /// both of.
     pub(crate) fn start(name: &str, seed: u64) -> Option<Self> {
         let wired = |server: RedisServer| {
             let wire = Proxy::start(server.addr());

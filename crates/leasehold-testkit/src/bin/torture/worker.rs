@@ -36,7 +36,8 @@ pub(crate) struct Fault {
     pub(crate) what: String,
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    /// Whether the store may have lost writes. It then grants no lock until the longest lease has ended.
+    /// Whether the store may have lost writes. It then grants no lock until the longest lease has
+    /// ended.
     pub(crate) is_lossy: bool,
 }
 

@@ -317,8 +317,8 @@ impl World {
         taken_back.sort_unstable();
         assert_eq!(taken_back, order);
         self.looks_at = next;
-        // A look that is planned for later stays, even if its lease has ended since: that is one look
-        // for nothing.
+        // A look that is planned for later stays, even if its lease has ended since: that is one
+        // look for nothing.
         let first = self.leases.iter().filter_map(|lease| lease.due).min();
         let ahead = planned.filter(|planned| *planned > now);
         assert_eq!(self.looks_at, first.into_iter().chain(ahead).min());
