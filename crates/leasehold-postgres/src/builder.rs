@@ -10,7 +10,7 @@ use crate::address::{Address, Listen, retention};
 use crate::classify::{Deadline, Next};
 use crate::listen::Subscription;
 use crate::pool::{Dial, Pool};
-use crate::setup;
+use crate::setup::{self, Rights};
 use crate::store::PostgresStore;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -132,12 +132,12 @@ impl PostgresStoreBuilder {
     ///
     /// As [`PostgresStore::connect`]. [`ErrorKind::Config`] also for tables of a later version,
     /// which stay as they are.
-    pub async fn set_up(self, url: &str, role: Option<&str>) -> Result<()> {
+    pub async fn set_up(self, url: &str, role: Option<&str>, rights: Rights) -> Result<()> {
         let deadline = Deadline::after(self.timeout.saturating_mul(2));
         let store = self.connect_lazy(url)?;
         let pool = &*store.shared.pool;
         let role = role.unwrap_or(&pool.dial.address.user);
-        let applied = setup::apply(pool, Some(role), deadline).await;
+        let applied = setup::apply(pool, Some((role, rights)), deadline).await;
         applied.map_err(|fault| store.named(fault.error, "setup", None))
     }
 

@@ -499,7 +499,7 @@ mod tests {
         let (watcher, connection) = config.connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         let ending =
-            "BEGIN; UPDATE locked.lock SET token = NULL, holders = 0, version = version + 1";
+            "BEGIN; UPDATE locked.lock SET token = NULL, granted_at = NULL, version = version + 1";
         session.batch_execute(ending).await.unwrap();
         *store.free_turn(&key).unwrap() = 2;
         let waiting = {

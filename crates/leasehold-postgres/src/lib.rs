@@ -39,5 +39,5 @@ mod tls;
 
 pub use address::{Passwords, passwords_of, without_passwords};
 pub use builder::PostgresStoreBuilder;
-pub use setup::setup_sql;
+pub use setup::{Rights, setup_sql};
 pub use store::PostgresStore;

@@ -20,6 +20,18 @@ const RIGHTS: [(&str, &str); 4] = [
     ("log", "SELECT, INSERT, DELETE"),
 ];
 
+/// With whose rights the functions of the schema work.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Rights {
+    /// The caller's, which has to have rights to the tables.
+    #[default]
+    OfCallers,
+    /// The rights of the schema's owner (`SECURITY DEFINER`). A caller needs no right to the
+    /// tables, and changes a lock by the functions alone.
+    OfOwner,
+}
+
 /// The SQL that makes the tables in the schema that a URL names, grants a role the least rights
 /// with which all locks work, and advises settings for the role. Without a role it is the user in
 /// the URL.
@@ -29,7 +41,7 @@ const RIGHTS: [(&str, &str); 4] = [
 /// # Errors
 ///
 /// [`ErrorKind::Config`] for a URL that can't be used.
-pub fn setup_sql(url: &str, role: Option<&str>) -> Result<String> {
+pub fn setup_sql(url: &str, role: Option<&str>, rights: Rights) -> Result<String> {
     let address = Address::parse(url)?;
     let role = quoted(role.unwrap_or(&address.user));
     let schema = &address.schema;
@@ -41,16 +53,38 @@ pub fn setup_sql(url: &str, role: Option<&str>) -> Result<String> {
         "BEGIN;\nSELECT pg_advisory_xact_lock({SETUP_LOCK});\n{}{}COMMIT;\n\n\
          -- Useful limits for a role that does nothing but locks:\n{advice}",
         sql(schema),
-        grants(schema, &role)
+        grants(schema, &role, rights)
     ))
 }
 
-fn grants(schema: &str, role: &str) -> String {
-    let tables = RIGHTS.iter().map(|(table, rights)| format!("{rights} ON {schema}.{table}"));
-    ["\n-- What a role needs that takes locks.\n".to_owned(), grant(&usage(schema), role)]
-        .into_iter()
-        .chain(tables.chain([execute(schema)]).map(|right| grant(&right, role)))
-        .collect()
+fn grants(schema: &str, role: &str, rights: Rights) -> String {
+    let mut sql = "\n-- What a role needs that takes locks.\n".to_owned();
+    let mut granted = vec![usage(schema), execute(schema)];
+    match rights {
+        Rights::OfCallers => {
+            let tables = RIGHTS.iter().map(|(table, what)| format!("{what} ON {schema}.{table}"));
+            granted.extend(tables);
+        }
+        Rights::OfOwner => {
+            for function in functions() {
+                sql += &format!(
+                    "ALTER FUNCTION {schema}.{function} SECURITY DEFINER SET search_path = '';\n"
+                );
+            }
+            sql += &format!("REVOKE {} FROM PUBLIC;\n", execute(schema));
+            let tables = RIGHTS.iter().map(|(table, _)| format!("{schema}.{table}"));
+            let tables = tables.collect::<Vec<_>>().join(", ");
+            sql += &format!("REVOKE ALL ON {tables} FROM {role};\n");
+        }
+    }
+    sql.extend(granted.iter().map(|right| grant(right, role)));
+    sql
+}
+
+/// The names of the functions.
+fn functions() -> impl Iterator<Item = &'static str> {
+    let made = include_str!("setup.sql").split("CREATE OR REPLACE FUNCTION leasehold.").skip(1);
+    made.filter_map(|rest| Some(rest.split_once('(')?.0))
 }
 
 fn grant(right: &str, role: &str) -> String {
@@ -95,11 +129,12 @@ pub(crate) fn bodies(schema: &str) -> Vec<String> {
 /// allow in every mode.
 pub(crate) async fn apply(
     pool: &Pool,
-    role: Option<&str>,
+    role: Option<(&str, Rights)>,
     deadline: Deadline,
 ) -> Result<(), Fault> {
     let schema = &pool.dial.address.schema;
-    let grants = role.map(|role| grants(schema, &quoted(role))).unwrap_or_default();
+    let grants = role.map(|(role, rights)| grants(schema, &quoted(role), rights));
+    let grants = grants.unwrap_or_default();
     let sql = sql(schema);
     pool.batch(&format!("SELECT pg_advisory_xact_lock({SETUP_LOCK});\n{sql}{grants}"), deadline)
         .await
@@ -119,7 +154,8 @@ fn rights(schema: &str) -> String {
          WHEN NOT has_schema_privilege(n.oid, 'USAGE') THEN ARRAY['{}'] \
          WHEN to_regclass('{schema}.meta') IS NULL THEN NULL \
          ELSE ARRAY(SELECT r.what || ' ON ' || r.tab FROM (VALUES {}) r(what, tab) \
-             WHERE NOT has_table_privilege(r.tab, r.what)) || \
+             WHERE NOT has_table_privilege(r.tab, r.what) AND NOT EXISTS (SELECT FROM pg_proc p \
+                 WHERE p.pronamespace = n.oid AND p.proname = 'read_1' AND p.prosecdef)) || \
              CASE WHEN has_function_privilege('{schema}.read_1(text)', 'EXECUTE') THEN '{{}}'::text[] \
              ELSE ARRAY['{}'] END END AS lacking \
          FROM (SELECT to_regnamespace('{schema}')::oid AS oid) n",
@@ -144,7 +180,7 @@ pub(crate) async fn check(pool: &Pool, deadline: Deadline) -> Result<(), Fault> 
         let why = format!("the user {user} lacks rights; grant {}", lacking.join(" and "));
         return Err(Error::new(ErrorKind::Denied, why).with_reason(Reason::MissingRight).into());
     }
-    let format = in_schema("SELECT format FROM leasehold.meta WHERE id = 1", schema);
+    let format = in_schema("SELECT leasehold.format_1() AS format", schema);
     let rows = pool.ask(0, &format, &[], deadline).await?;
     let format = rows.first().and_then(|row| row.try_get::<_, i32>(0).ok());
     if format == Some(FORMAT) {
@@ -177,15 +213,17 @@ mod tests {
 
     #[test]
     fn the_sql_is_for_the_schema_and_the_role_that_are_named() {
-        let sql = setup_sql("postgres://app@h/d?schema=locks", None).unwrap();
+        let sql = setup_sql("postgres://app@h/d?schema=locks", None, Rights::OfCallers).unwrap();
         assert!(
             sql.contains("CREATE SCHEMA IF NOT EXISTS locks;") && !sql.contains("leasehold.lock")
         );
         assert!(sql.contains("GRANT SELECT, INSERT ON locks.alive TO \"app\";"), "{sql}");
         assert!(sql.contains("\n-- ALTER ROLE \"app\" SET jit = off;"), "{sql}");
-        let sql = setup_sql("postgres://app:s3cret@h/d", Some("a\"b")).unwrap();
+        let sql = setup_sql("postgres://app:s3cret@h/d", Some("a\"b"), Rights::OfOwner).unwrap();
         assert!(sql.contains("GRANT USAGE ON SCHEMA leasehold TO \"a\"\"b\";"), "{sql}");
-        assert!(!sql.contains("s3cret"));
+        assert!(!sql.contains("s3cret") && !sql.contains("GRANT SELECT"));
+        let definer = "ALTER FUNCTION leasehold.take_1 SECURITY DEFINER SET search_path = '';";
+        assert!(sql.contains(definer), "{sql}");
     }
 
     #[test]
@@ -200,8 +238,17 @@ mod tests {
     /// All commits that notify wait for each other.
     #[test]
     fn no_statement_that_writes_notifies() {
-        let Statements { take, release, renew, write, .. } = Statements::of("leasehold");
-        let all = format!("{}{take:?}{release:?}{renew:?}{write:?}", include_str!("setup.sql"));
-        assert!(!all.to_lowercase().contains("notify"));
+        let notifies = |body: &&String| body.to_lowercase().contains("notify");
+        let bodies = bodies("leasehold");
+        let of_notices: Vec<_> = bodies.iter().filter(notifies).collect();
+        assert_eq!(of_notices.len(), 1, "tell_1 alone");
+        assert!(!["INSERT", "UPDATE", "DELETE"].iter().any(|word| of_notices[0].contains(word)));
+    }
+
+    #[test]
+    fn statements_name_no_table() {
+        let all = format!("{:?}", Statements::of("leasehold")).replace("leasehold.lock_1", "");
+        let named = |table: &str| all.contains(&format!("FROM leasehold.{table} "));
+        assert!(!["lock", "meta", "alive", "log"].into_iter().any(named), "{all}");
     }
 }

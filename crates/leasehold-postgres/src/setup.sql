@@ -94,6 +94,69 @@ BEGIN
     now := clock_timestamp();
 END $$;
 
+-- The format of the tables. A standby answers too.
+CREATE OR REPLACE FUNCTION leasehold.format_1() RETURNS int LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT m.format FROM leasehold.meta m WHERE m.id = 1);
+END $$;
+
+-- The present epoch. A standby has no table alive.
+CREATE OR REPLACE FUNCTION leasehold.epoch_1(OUT epoch int, OUT since timestamptz, OUT grants_from timestamptz)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT m.epoch, a.since, a.grants_from INTO epoch, since, grants_from
+    FROM leasehold.meta m LEFT JOIN leasehold.alive a ON a.id = 1 WHERE m.id = 1;
+END $$;
+
+-- The names of locks in use that begin so. No upper bound by a next prefix: any may be the last.
+CREATE OR REPLACE FUNCTION leasehold.names_1(p_prefix text) RETURNS SETOF text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT l.name FROM leasehold.lock l WHERE l.name >= p_prefix AND starts_with(l.name, p_prefix)
+        AND l.used_until > clock_timestamp() ORDER BY l.name;
+END $$;
+
+-- Locks a lock's row for a step of several statements.
+CREATE OR REPLACE FUNCTION leasehold.lock_1(p_name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM leasehold.lock l WHERE l.name = p_name FOR NO KEY UPDATE;
+END $$;
+
+-- Sends notifications if the lock was written with this version.
+CREATE OR REPLACE FUNCTION leasehold.tell_1(p_name text, p_version bigint, p_channels text[], p_texts text[])
+RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT pg_notify(n.c, n.t)::text FROM leasehold.lock l, unnest(p_channels, p_texts) AS n(c, t)
+        WHERE l.name = p_name AND l.version = p_version;
+END $$;
+
+-- Notes that a client's commits do not wait for the disk.
+CREATE OR REPLACE FUNCTION leasehold.note_loss_1() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM leasehold.commit_1(0);
+    UPDATE leasehold.meta m SET lossy = true WHERE m.id = 1 AND NOT m.lossy;
+END $$;
+
+-- Logs an event, given as names and values in turn.
+CREATE OR REPLACE FUNCTION leasehold.log_1(p_name text, p_fields text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO leasehold.log (name, at, body) VALUES (p_name, clock_timestamp(), jsonb_object(p_fields));
+END $$;
+
+-- Keeps so many events of a lock.
+CREATE OR REPLACE FUNCTION leasehold.log_keep_1(p_name text, p_count bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM leasehold.log l WHERE l.name = p_name AND l.id <= (SELECT o.id FROM leasehold.log o
+        WHERE o.name = p_name ORDER BY o.id DESC OFFSET p_count LIMIT 1);
+END $$;
+
+-- The last events of a lock, the newest first.
+CREATE OR REPLACE FUNCTION leasehold.log_last_1(p_name text, p_count bigint)
+RETURNS TABLE (at timestamptz, fields text[]) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT l.at, ARRAY(SELECT unnest(ARRAY[e.key, e.value]) FROM jsonb_each_text(l.body) e)
+        FROM leasehold.log l WHERE l.name = p_name ORDER BY l.id DESC LIMIT p_count;
+END $$;
+
 -- Writes locks if they are all as they were read. 1: written, 0: one has changed, or another client changes it now,
 -- 2: too late, 3: a transaction that works under a lock keeps a grant out. It waits for no row: a connection serves many
 -- locks.
@@ -170,7 +233,8 @@ BEGIN
     FOR i IN 1 .. cardinality(p_names) LOOP
         -- As in write_1, a grant waits for transactions that hold the lock's row.
         PERFORM FROM leasehold.lock l WHERE l.name = p_names[i] AND l.entry IS NULL AND p_ttls[i] <= longest
-            AND l.used_until <= clock_timestamp() AND l.last_fence < 1::bigint << 62
+            AND (l.token IS NULL AND l.granted_at IS NULL OR l.used_until <= clock_timestamp())
+            AND l.last_fence < 1::bigint << 62
             FOR UPDATE SKIP LOCKED;
         now := clock_timestamp();
         IF FOUND THEN

@@ -8,9 +8,7 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
     current_setting('server_encoding') AS encoding, current_setting('fsync') AS fsync, \
     current_setting('full_page_writes') AS full_page_writes, \
     current_setting('synchronous_standby_names') AS standbys, clock_timestamp() AS now, \
-    (SELECT a.since FROM leasehold.alive a WHERE a.id = 1) AS since, \
-    (SELECT a.grants_from FROM leasehold.alive a WHERE a.id = 1) AS grants_from, \
-    (SELECT m.epoch FROM leasehold.meta m WHERE m.id = 1) AS epoch, \
+    f.since, f.grants_from, f.epoch, \
     current_setting('max_connections')::bigint - (SELECT count(*) FROM pg_stat_activity) AS sessions_left, \
     (SELECT count(*) FROM pg_stat_activity s WHERE s.application_name = 'leasehold-listen') AS listeners, \
     (SELECT extract(epoch FROM max(clock_timestamp() - s.xact_start))::float8 FROM pg_stat_activity s \
@@ -32,7 +30,7 @@ const EXAMINE: &str = "SELECT current_setting('server_version') AS server, \
         AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') \
         AND s.xact_start < clock_timestamp() - interval '5 seconds') AS lockers, \
     ARRAY(SELECT p.prosrc FROM pg_proc p WHERE p.pronamespace = \
-        (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'leasehold.lock'::regclass)) AS functions";
+        (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'leasehold.lock'::regclass)) AS functions FROM leasehold.epoch_1() f";
 
 /// The statements, with the name of the schema.
 #[derive(Debug)]
@@ -59,18 +57,13 @@ impl Statements {
     pub(crate) fn of(schema: &str) -> Self {
         let sql = |text| setup::in_schema(text, schema);
         Self {
-            note_loss: sql(
-                "UPDATE leasehold.meta SET lossy = true WHERE id = 1 AND NOT lossy RETURNING leasehold.commit_1(0)::text",
-            ),
+            note_loss: sql("SELECT leasehold.note_loss_1()::text"),
             read: sql("SELECT * FROM leasehold.read_1($1)"),
             read_all: sql(
                 "SELECT s.* FROM unnest($1) WITH ORDINALITY AS n(name, at), leasehold.read_1(n.name) s ORDER BY n.at",
             ),
-            tell: sql(
-                "SELECT pg_notify(n.c, n.t)::text FROM leasehold.lock l, unnest($3, $4) AS n(c, t) \
-                 WHERE l.name = $1 AND l.version = $2",
-            ),
-            lock: sql("SELECT FROM leasehold.lock l WHERE l.name = $1 FOR NO KEY UPDATE"),
+            tell: sql("SELECT * FROM leasehold.tell_1($1, $2, $3, $4)"),
+            lock: sql("SELECT leasehold.lock_1($1)::text"),
             take: sql("SELECT * FROM leasehold.take_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"),
             release: sql("SELECT * FROM leasehold.release_1($1,$2,$3,$4,$5)"),
             renew: sql("SELECT * FROM leasehold.renew_1($1,$2,$3,$4,$5,$6,$7,$8)"),
@@ -79,22 +72,12 @@ impl Statements {
             ),
             adopt: sql("SELECT leasehold.adopt_1($1)::text"),
             forget: sql("SELECT leasehold.forget_1($1, $2)::text"),
-            // No upper bound by a next prefix: any may be the last.
             list: sql(
-                "SELECT l.name, s.* FROM leasehold.lock l, leasehold.read_1(l.name) s WHERE l.name >= $1 AND \
-                 starts_with(l.name, $1) AND l.used_until > clock_timestamp() ORDER BY l.name",
+                "SELECT n.name, s.* FROM leasehold.names_1($1) n(name), leasehold.read_1(n.name) s ORDER BY n.name",
             ),
-            log_append: sql(
-                "INSERT INTO leasehold.log (name, at, body) VALUES ($1, clock_timestamp(), jsonb_object($2))",
-            ),
-            log_trim: sql(
-                "DELETE FROM leasehold.log l WHERE l.name = $1 AND l.id <= (SELECT o.id FROM leasehold.log o WHERE \
-                 o.name = $1 ORDER BY o.id DESC OFFSET $2 LIMIT 1)",
-            ),
-            log_read: sql(
-                "SELECT l.at, ARRAY(SELECT unnest(ARRAY[e.key, e.value]) FROM jsonb_each_text(l.body) e) AS fields \
-                 FROM leasehold.log l WHERE l.name = $1 ORDER BY l.id DESC LIMIT $2",
-            ),
+            log_append: sql("SELECT leasehold.log_1($1, $2)::text"),
+            log_trim: sql("SELECT leasehold.log_keep_1($1, $2)::text"),
+            log_read: sql("SELECT * FROM leasehold.log_last_1($1, $2)"),
             examine: sql(EXAMINE),
         }
     }

@@ -483,6 +483,11 @@ pub(crate) struct Setup {
     #[arg(long)]
     pub(crate) run: bool,
 
+    /// Let the functions work with the rights of the schema's owner, and take the role's rights to
+    /// the tables away
+    #[arg(long)]
+    pub(crate) least: bool,
+
     /// The role that takes locks [default: the user in the store's URL]
     #[arg(long, value_name = "ROLE")]
     pub(crate) user: Option<String>,

@@ -1,6 +1,6 @@
 //! `leasehold setup`: print or apply the SQL that a PostgreSQL database needs for locks.
 
-use leasehold::postgres::{PostgresStore, setup_sql};
+use leasehold::postgres::{PostgresStore, Rights, setup_sql};
 
 use crate::cli::Setup;
 use crate::context::Context;
@@ -17,8 +17,9 @@ pub(crate) async fn setup(args: &Setup, context: &Context) -> Outcome {
         ));
     }
     let role = args.user.as_deref();
+    let rights = if args.least { Rights::OfOwner } else { Rights::OfCallers };
     if !args.run {
-        output::data(&setup_sql(settings.store(), role)?)?;
+        output::data(&setup_sql(settings.store(), role, rights)?)?;
         return Ok(Exit::Success);
     }
     let mut builder = PostgresStore::builder();
@@ -26,7 +27,7 @@ pub(crate) async fn setup(args: &Setup, context: &Context) -> Outcome {
         builder = builder.password(password);
     }
     let (store, mut signals) = (settings.store_with_password_file(), context.catch_signals()?);
-    unless_interrupted(&mut signals, builder.set_up(&store, role)).await??;
+    unless_interrupted(&mut signals, builder.set_up(&store, role, rights)).await??;
     output::message(&format!("the tables of locks are in {}", settings.place()));
     Ok(Exit::Success)
 }

@@ -38,24 +38,27 @@ fn the_printed_setup_lets_a_role_use_all_kinds_of_locks_and_a_missing_right_is_n
     server.sql("CREATE ROLE app LOGIN; CREATE ROLE other LOGIN");
     let [app, other, owner] =
         ["app", "other", "leasehold"].map(|user| Site::at(server.tcp_url_of(user)));
-    let sql = app.line("setup").expect(0).stdout;
     app.line("run k -- true").complains(78, "setup");
-    for _ in 0..2 {
-        server.sql(&sql);
-    }
-    for line in [
-        "run k -- true",
-        "run k -s -- true",
-        "run floor --limit 2 -- true",
-        "run a b -- true",
-        "run report --once-per 1m --ttl 10s -- true",
-        "run k --cooldown 1ms -- true",
-        "ls",
-        "show k",
-        "log report",
-        "why report",
-    ] {
-        app.line(line).expect(0);
+    // By the functions alone, and then by rights to the tables.
+    for (setup, report) in [("setup --least", "first"), ("setup", "second")] {
+        let sql = app.line(setup).expect(0).stdout;
+        for _ in 0..2 {
+            server.sql(&sql);
+        }
+        for line in [
+            "run k -- true",
+            "run k -s -- true",
+            "run floor --limit 2 -- true",
+            "run a b -- true",
+            &format!("run {report} --once-per 1m --ttl 10s -- true"),
+            "run k --cooldown 1ms -- true",
+            "ls",
+            "show k",
+            &format!("log {report}"),
+            &format!("why {report}"),
+        ] {
+            app.line(line).expect(0);
+        }
     }
     let refused = other.line("run k -- true").complains(69, "USAGE ON SCHEMA leasehold");
     assert!(refused.stderr.contains("`leasehold setup` prints the rights"), "{refused:?}");

@@ -39,8 +39,12 @@ pub(crate) async fn store_at(url: &str) -> PostgresStore {
 
 /// A session of an operator, or of another program.
 pub(crate) async fn session(server: &PostgreSql) -> Client {
+    session_of(server, "leasehold").await
+}
+
+pub(crate) async fn session_of(server: &PostgreSql, user: &str) -> Client {
     let mut config = tokio_postgres::Config::new();
-    config.host_path(server.socket_dir()).port(server.port()).user("leasehold").dbname("postgres");
+    config.host_path(server.socket_dir()).port(server.port()).user(user).dbname("postgres");
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client

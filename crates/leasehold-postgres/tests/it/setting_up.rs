@@ -1,11 +1,16 @@
 //! The tables and the rights that locks need, passwords, and TLS.
 
-use leasehold_core::{ErrorKind, Reason, Store as _};
-use leasehold_postgres::PostgresStore;
+use leasehold_core::{
+    ErrorKind, ListRequest, LogEntry, LogId, Mode, Reason, Release, ReleaseRequest, Renew,
+    RenewRequest, Store as _,
+};
+use leasehold_postgres::{PostgresStore, Rights};
 use leasehold_testkit::sql::PostgreSql;
 use leasehold_testkit::tls::Pki;
 
-use crate::common::{SERVER, fresh, key, request, session, store_at, take, until};
+use crate::common::{
+    SERVER, WITHIN, fresh, key, request, session, session_of, store_at, take, until,
+};
 
 async fn refused(url: &str) -> leasehold_core::Error {
     PostgresStore::connect(url).await.unwrap_err()
@@ -85,6 +90,53 @@ async fn a_user_needs_the_rights_to_the_tables_and_no_others() {
         .listen(leasehold_core::ClientId::generate().unwrap(), crate::common::WITHIN)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn with_the_owners_rights_a_user_works_by_the_functions_alone() {
+    let (schema, user) = (fresh("least"), fresh("user"));
+    let session = session(&SERVER).await;
+    session.batch_execute(&format!("CREATE ROLE {user} LOGIN")).await.unwrap();
+    let url = format!("{}?schema={schema}", SERVER.url());
+    let set_up = async |rights| {
+        let builder = PostgresStore::builder();
+        builder.set_up(&url, Some(&user), rights).await.unwrap();
+    };
+    // Rights that it had before are gone.
+    set_up(Rights::OfCallers).await;
+    set_up(Rights::OfOwner).await;
+    let theirs = url.replace("leasehold@", &format!("{user}@"));
+    let store = store_at(&format!("{theirs}&log=10&durability=async")).await;
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let mut held = request(&key());
+        held.mode = mode;
+        let fences = take(&store, &held).await;
+        let renewal = RenewRequest::new(held.key.clone(), held.token, fences, held.ttl);
+        assert_eq!(store.renew(&[renewal], WITHIN).await.remove(0).unwrap(), Renew::Renewed);
+        assert_eq!(store.list(&ListRequest::default(), WITHIN).await.unwrap().locks.len(), 1);
+        let event = LogEntry::new(held.key.clone(), LogId::default(), "granted", fences.first());
+        let log = store.log().unwrap();
+        log.append(&[event], WITHIN).await.unwrap();
+        assert_eq!(log.read(&held.key, 10, WITHIN).await.unwrap().len(), 1);
+        let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
+        assert_eq!(store.release(&release, WITHIN).await.unwrap(), Release::Released);
+    }
+    store.examine(WITHIN).await.unwrap();
+    let held = request(&key());
+    let fence = take(&store, &held).await.last().as_i64();
+    let name = held.key.as_str();
+    let their_session = session_of(&SERVER, &user).await;
+    let job = format!(
+        "BEGIN; SELECT {schema}.hold('{name}', {fence}); \
+         SELECT {schema}.release_with('{name}', {fence}); COMMIT"
+    );
+    their_session.batch_execute(&job).await.unwrap();
+    take(&store, &request(&held.key)).await;
+    for table in ["lock", "meta", "alive", "log"] {
+        let sql = format!("SELECT * FROM {schema}.{table}");
+        let error = their_session.batch_execute(&sql).await.unwrap_err();
+        assert_eq!(error.code().map(|code| code.code()), Some("42501"), "{error}");
+    }
 }
 
 #[tokio::test]
