@@ -171,7 +171,7 @@ impl Running {
         self.process.pid()
     }
 
-    fn stderr(&mut self) -> String {
+    pub(crate) fn stderr(&mut self) -> String {
         let mut text = String::new();
         if let Some(mut stderr) = self.process.child().stderr.take() {
             stderr.read_to_string(&mut text).unwrap();

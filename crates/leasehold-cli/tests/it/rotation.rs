@@ -52,7 +52,9 @@ fn live_through(site: &Site, options: &str, judge: &Site, change: impl FnOnce())
         sleep(LOOK_EVERY);
     }
     assert_eq!(held(), before, "the same leases");
-    assert!(waiter.exited().is_none() && leader.exited().is_none());
+    for one in [&mut waiter, &mut leader] {
+        assert_eq!(one.exited(), None, "{}", one.stderr());
+    }
     until("the waiter waits still", waits);
     fs::write(site.path("end"), "").unwrap();
     assert_eq!(holder.finish().expect(0).stdout, "over\n");
@@ -178,7 +180,10 @@ fn leases_outlive_a_change_of_the_password_of_a_quorum() {
     let cell = Cell::new(&nodes);
     let at = |login: &str, settings: &str| {
         let urls = nodes.iter().map(|node| format!("redis://{login}@{}{settings}", node.addr()));
-        Site::at(format!("quorum:{},keep_leases=yes", urls.collect::<Vec<_>>().join(",")))
+        Site::at(format!(
+            "quorum:{},keep_leases=yes,node_timeout=2s",
+            urls.collect::<Vec<_>>().join(",")
+        ))
     };
     let (judge, site) = (at("judge:jj", ""), at("app", &format!("?{}", cell.setting())));
     live_through(&site, "", &judge, || change_passwords(&nodes, &cell.password()));
@@ -265,7 +270,9 @@ fn leases_outlive_a_change_of_authority_of_a_quorum() {
     let builder = RedisServer::builder().tls(&old, ClientCertificate::Required);
     let servers = [(); 3].map(|()| builder.clone().start());
     let trust = Trust::new(&old);
-    let quorum = |urls: Vec<String>| Site::at(format!("quorum:{},keep_leases=yes", urls.join(",")));
+    let quorum = |urls: Vec<String>| {
+        Site::at(format!("quorum:{},keep_leases=yes,node_timeout=2s", urls.join(",")))
+    };
     let secured = |node: &RedisServer| format!("{}?{}", node.tls_url(), trust.settings());
     let site = quorum(servers.iter().map(secured).collect());
     let judge = quorum(servers.iter().map(RedisServer::url).collect());
