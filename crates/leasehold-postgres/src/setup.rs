@@ -66,6 +66,15 @@ fn grants(schema: &str, role: &str, rights: Rights) -> String {
             granted.extend(tables);
         }
         Rights::OfOwner => {
+            let owner = format!(
+                "SELECT c.relowner FROM pg_class c WHERE c.oid = '{schema}.lock'::regclass"
+            );
+            // Without rights of its own, an owner's functions would have none either.
+            sql += &format!(
+                "DO $$ BEGIN IF ({owner}) = to_regrole('{}') THEN RAISE EXCEPTION \
+                 'this role owns the tables; name another one by --user'; END IF; END $$;\n",
+                role.replace('\'', "''")
+            );
             for function in functions() {
                 sql += &format!(
                     "ALTER FUNCTION {schema}.{function} SECURITY DEFINER SET search_path = '';\n"

@@ -60,6 +60,9 @@ fn the_printed_setup_lets_a_role_use_all_kinds_of_locks_and_a_missing_right_is_n
             app.line(line).expect(0);
         }
     }
+    let refused = owner.line("setup --least --run");
+    assert!(refused.stderr.contains("name another one by --user"), "{refused:?}");
+    owner.line("run k -- true").expect(0);
     let refused = other.line("run k -- true").complains(69, "USAGE ON SCHEMA leasehold");
     assert!(refused.stderr.contains("`leasehold setup` prints the rights"), "{refused:?}");
     owner.line("setup --run --user other").expect(0);
