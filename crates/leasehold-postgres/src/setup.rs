@@ -70,9 +70,10 @@ fn grants(schema: &str, role: &str, rights: Rights) -> String {
                 "SELECT c.relowner FROM pg_class c WHERE c.oid = '{schema}.lock'::regclass"
             );
             // Without rights of its own, an owner's functions would have none either.
+            let refusal = "this role owns the tables; name another one by --user";
             sql += &format!(
-                "DO $$ BEGIN IF ({owner}) = to_regrole('{}') THEN RAISE EXCEPTION \
-                 'this role owns the tables; name another one by --user'; END IF; END $$;\n",
+                "DO $$ BEGIN IF ({owner}) = to_regrole('{}') THEN RAISE EXCEPTION '{refusal}'; \
+                 END IF; END $$;\n",
                 role.replace('\'', "''")
             );
             for function in functions() {

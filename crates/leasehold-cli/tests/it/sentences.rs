@@ -198,7 +198,7 @@ fn messages() -> Vec<(PathBuf, bool, String)> {
                 let is_other = ["[`", "Exit codes:", "A lock is a name.", "-src '", "charset="]
                     .iter()
                     .any(|mark| text.contains(mark));
-                let is_statement = ["BEGIN ", "CREATE ", "INSERT ", "SELECT ", "UPDATE "]
+                let is_statement = ["BEGIN ", "CREATE ", "DO ", "INSERT ", "SELECT ", "UPDATE "]
                     .iter()
                     .any(|word| text.starts_with(word));
                 let is_documentation =
