@@ -181,6 +181,21 @@ pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(END);
 }
 
+/// Appends one text of a first part and others, and returns where it begins.
+pub(crate) fn put_parts<'t>(
+    first: &[u8],
+    others: impl Iterator<Item = &'t [u8]> + Clone,
+    out: &mut Vec<u8>,
+) -> usize {
+    let others_length: usize = others.clone().map(<[u8]>::len).sum();
+    put_length(b'$', first.len().saturating_add(others_length), out);
+    let begin = out.len();
+    out.extend_from_slice(first);
+    others.for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(END);
+    begin
+}
+
 fn put_length(kind: u8, length: usize, out: &mut Vec<u8>) {
     out.push(kind);
     out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());

@@ -12,14 +12,11 @@ use crate::script::Script;
 use crate::script::request::{Delivery, Stamp};
 use crate::script::unsent::Unsent;
 use crate::topology::slot::slot_of;
-use crate::wire::forms::double_bytes;
+use crate::wire::forms::{CLIENT_SIZE, double_bytes};
 
 /// Room for one lock with its key and arguments, and for the rest of a request. Most need no more.
 const BYTES: usize = 160;
 const REST: usize = 160;
-
-/// The length of the argument about the client, in bytes.
-const CLIENT: usize = 26;
 
 /// The index of the first key. The number of keys comes before it.
 const FIRST_KEY: usize = 1;
@@ -102,15 +99,6 @@ impl<'a> Call<'a> {
         self.put(itoa::Buffer::new().format(number))
     }
 
-    /// One argument of all these parts, in order.
-    pub(crate) fn joined<'t>(&mut self, mut parts: impl ExactSizeIterator<Item = &'t [u8]>) {
-        if parts.len() == 1 {
-            self.put(parts.next().unwrap_or_default());
-        } else {
-            self.put(parts.collect::<Vec<_>>().concat());
-        }
-    }
-
     /// The moment after which the server refuses the request, by the server's clock.
     /// [`Self::write`] enters it.
     #[cfg(feature = "interop")]
@@ -120,19 +108,24 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The argument about the client. It begins with the epoch, which is at least `floor`, and the
-    /// moment after which the server refuses the request. [`Self::write`] enters both. The highest
-    /// sequence that the client has seen follows, and how long a lock is remembered, in µs.
-    pub(crate) fn client(&mut self, floor: u64, seen: u64, retention: u64) -> &mut Self {
-        let mut argument = [0; CLIENT];
-        let [first, second] = epoch_bytes(floor);
+    /// The argument with a request: some bytes about the client, and then these parts, in order.
+    ///
+    /// It begins with the epoch, which is at least `floor`, and the moment after which the server
+    /// refuses the request. [`Self::write`] enters both. The highest sequence that the client has
+    /// seen follows, and how long a lock is remembered, in µs.
+    pub(crate) fn request_of<'t>(
+        &mut self,
+        [floor, seen, retention]: [u64; 3],
+        parts: impl Iterator<Item = &'t [u8]> + Clone,
+    ) -> &mut Self {
+        let mut client = [0; CLIENT_SIZE];
         let numbers = [0, seen, retention].into_iter().flat_map(double_bytes);
-        let bytes = [first, second].into_iter().chain(numbers);
-        for (place, byte) in argument.iter_mut().zip(bytes) {
+        let bytes = epoch_bytes(floor).into_iter().chain(numbers);
+        for (place, byte) in client.iter_mut().zip(bytes) {
             *place = byte;
         }
-        self.put(argument);
-        let begin = self.rest.len().saturating_sub(resp::END.len()).saturating_sub(CLIENT);
+        let begin = resp::put_parts(&client, parts, &mut self.rest);
+        self.arguments = self.arguments.saturating_add(1);
         self.epoch = Some((begin, floor));
         self.not_after = Some(begin.saturating_add(2));
         self
@@ -261,7 +254,12 @@ mod tests {
         let script = Script::new("return 1".to_owned());
         for keys in [vec![], vec!["leasehold:a"], vec!["leasehold:{ü}b", "leasehold:{ü}c"]] {
             let mut call = Call::new(&script, &keys);
-            call.client(7, 3, 5).number(0).number(u64::MAX).arg(5_u8).put("");
+            let parts: [&[u8]; 2] = [b"one", b"\0\n"];
+            call.request_of([7, 3, 5], parts.into_iter())
+                .number(0)
+                .number(u64::MAX)
+                .arg(5_u8)
+                .put("");
             call.put([0, 255, b'\r', b'\n']);
             call.put(vec![b'x'; 12_345]);
             for (whole, epoch, first) in
@@ -280,6 +278,8 @@ mod tests {
                             &double_bytes(not_after),
                             &3_f64.to_le_bytes(),
                             &5_f64.to_le_bytes(),
+                            b"one",
+                            b"\0\n",
                         ]
                         .concat(),
                     )

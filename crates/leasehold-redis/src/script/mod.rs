@@ -16,7 +16,7 @@ use leasehold_core::table::LockEntry;
 use leasehold_core::{Bond, Fence, Place};
 
 use crate::wire::forms::{
-    ALL, END, FAR, HEARD, LINE, PLAIN, RENEWAL, SHARER, Shape, VERSION, WAITER, form_size,
+    ALL, CLIENT, FAR, HEARD, LINE, PLAIN, SHARER, Shape, VERSION, WAITER, WHOSE, form_size,
 };
 
 /// An operation's script, as the server knows it.
@@ -65,12 +65,12 @@ const FRAGMENTS: [(&str, &str); 25] = [
     ("clock", include_str!("../scripts/clock.lua")),
     ("commit", include_str!("../scripts/commit.lua")),
     ("crowd", include_str!("../scripts/crowd.lua")),
-    ("finish", include_str!("../scripts/finish.lua")),
     ("in_time", include_str!("../scripts/in_time.lua")),
     ("grant", include_str!("../scripts/grant.lua")),
     ("join", include_str!("../scripts/join.lua")),
     ("line", include_str!("../scripts/line.lua")),
     ("look", include_str!("../scripts/look.lua")),
+    ("noted", include_str!("../scripts/noted.lua")),
     ("only", include_str!("../scripts/only.lua")),
     ("part", include_str!("../scripts/part.lua")),
     ("prolong", include_str!("../scripts/prolong.lua")),
@@ -124,19 +124,20 @@ static NAMES: LazyLock<HashMap<&str, String>> = LazyLock::new(|| {
         form("SLOT", "<c1I"),
         form("GRANTED", "<c1c8IHdI"),
         form("FIRST", "<c1c8d"),
-        form("CLIENT", "<Hddd"),
-        form("WHOSE", "<c16B"),
-        form("WANTED", "<dIIc1dIdB"),
+        form("CLIENT", CLIENT),
+        size("WHOSE_SIZE", WHOSE),
+        form("WHOSE", WHOSE),
+        form("WANTED", "<dIIc1dIdBI"),
         form("IN_LINE", "<c8IdIddB"),
         form("AFTER", "<Hd"),
-        size("END_SIZE", END),
-        form("END", END),
-        size("RENEWAL_SIZE", RENEWAL),
-        form("RENEWAL", RENEWAL),
+        form("END", "<c16dHIdB"),
+        form("RENEWAL", "<c16dHdB"),
+        form("TOKEN", "<c16"),
         form("LEAVING", "<c16B"),
         form("CONVERSION", "<c16dHc1dII"),
         form("MEANT", "<BHdI"),
         form("LIMIT", "<I"),
+        form("SENT", "<I"),
         // Offsets in a state: the ends of the key's expiry and of the token, and the starts of what
         // follows the lease's end and the time of the grant.
         number("KEPT_END", 9),

@@ -2,19 +2,19 @@
 -- blocks it. A request that is repeated with the same tokens counts once.
 --
 -- KEYS[i]   the i-th lock
--- ARGV[1]   see begin.lua
--- ARGV[2]   for each lock $WHOSE: token; the number of the argument that says what is wanted
--- ARGV[3…]  $WANTED: ttl; how many fences; holds; mode: x exclusive, s shared, p permits, j exclusive but for the same
---           bond; permits, or the bond; all permits of the semaphore; cooldown after an immediate grant; flags
+-- ARGV[1]   see begin.lua; for each lock $WHOSE: token; where in the request it says what is wanted
+--           then, for one or more locks, $WANTED: ttl; how many fences; holds; mode: x exclusive, s shared, p permits,
+--           j exclusive but for the same bond; permits, or the bond; all permits of the semaphore; cooldown after an
+--           immediate grant; flags; length of the label
 --           with flag 2, to wait in the queue, $IN_LINE: ticket; heartbeat, counted up with each request; heartbeat
 --           timeout: how long the position lasts from now, and a lease that is granted to it; how many more wait behind
 --           it in its process; position returned before, or -1; how many may wait at most, or -1; length of the
 --           channel; and the channel
 --           with flag 4, to take it only if these fences are the last that were issued, $AFTER: epoch; sequence
---           then COUNT HOLDS OWNER METADATA; flag 1: to go before all waiters without it
+--           then the label, COUNT HOLDS OWNER METADATA; flag 1: to go before all waiters without it
 --
 -- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
---   fence                          an integer: granted; sequence of its first fence, in the epoch of ARGV[1]
+--   fence                          an integer: granted; sequence of its first fence, in the epoch of the request
 --   already now state what         it has the lease: see "seen" in docs/wire.md
 --   busy now state what            what blocks the lock
 --   waiting now state what place
@@ -32,7 +32,7 @@
 -- include: clock
 -- include: in_time
 -- include: wish
-local frees, answers, alike, room = false, {}, 0, $ROOM
+local frees, answers, same, room = false, nil, nil, $ROOM
 for i = 1, #keys do
   -- include: wanted
   -- include: state
@@ -42,7 +42,7 @@ for i = 1, #keys do
     if shape == $PLAIN and until_then <= clock and next_fence <= least and lives >= lasts then
       if not lease then lease, about = pack('<dddH', clock + ttl, clock, least + block, epoch), clock_stamp .. label end
       local told = try('HSET', key, 'state', sub(state, 1, $KEPT_END) .. token .. lease, 'about', about)
-      if told == 0 or type(told) == 'number' then answer, alike, room = least, alike + 1, room - 1 end
+      if told == 0 or type(told) == 'number' then answer, room = least, room - 1 end
     end
   end
   -- exit: behind a lease that goes on, in a queue whose positions all last, a waiter joins or is heard.
@@ -148,6 +148,6 @@ for i = 1, #keys do
     -- include: shown
     -- include: tell
   end
-  answers[i] = answer
+  -- include: noted
 end
--- include: finish
+return answers or same

@@ -1,7 +1,7 @@
 -- Acquires several locks, or none: reads all, then checks whether each can be acquired, and then acquires each.
 --
 -- KEYS[i]  the i-th lock
--- ARGV     as for acquire, without positions in the queue
+-- ARGV[1]  as for acquire, without positions in the queue
 --
 -- Returns an array with one answer, which is one of
 --   granted {answer …}   all are held: for each, the answer of acquire

@@ -1,10 +1,9 @@
 -- Notes that holders are requested to release.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  $MEANT: 1 for all leases, or 0 for the lease with a fence; the epoch and sequence of that fence; the number
---          of the sharer to start from, at first 1
--- ARGV[3]  who requests the release, in the form of an owner in a label
+-- ARGV[1]  see begin.lua; $MEANT: 1 for all leases, or 0 for the lease with a fence; the epoch and sequence of that
+--          fence; the number of the sharer to start from, at first 1
+--          then who requests the release, in the form of an owner in a label
 --
 -- Returns an array with one answer, which is one of
 --   asked holders next   next: where to go on, or 0
@@ -15,7 +14,8 @@
 -- include: clock
 -- include: in_time
 local frees, number, onward = false, 0, 0
-local all, its_epoch, sequence, from = unpack('$MEANT', argv[2])
+local all, its_epoch, sequence, from, who = unpack('$MEANT', request, at)
+who = sub(request, who)
 key = keys[1]
 -- include: read
 if not answer then
@@ -27,7 +27,7 @@ if not answer then
     local text = string.match(get('about') or '', '^%d+ %d+ %d+ %d+ [^ ]* [^ ]*') or stamp .. '1 1  '
     local first = following - string.match(text, '^%d+ %d+ (%d+)')
     if all == 1 or last_epoch == its_epoch and first <= sequence and sequence < following then
-      put('about', text .. ' ' .. argv[3])
+      put('about', text .. ' ' .. who)
       number, asked, changed = 1, 1, true
     end
   else
@@ -37,7 +37,7 @@ if not answer then
       local _, _, _, first, hold_epoch, block, _, _, at = unpack('$SHARER', record)
       if all == 1 or hold_epoch == its_epoch and first <= sequence and sequence < first + block then
         local text = string.match(sub(record, at), '^%d+ %d+ %d+ %d+ [^ ]* [^ ]*') or stamp .. '1 1  '
-        put(its, sub(record, 1, at - 1) .. text .. ' ' .. argv[3])
+        put(its, sub(record, 1, at - 1) .. text .. ' ' .. who)
         number = number + 1
       end
     end

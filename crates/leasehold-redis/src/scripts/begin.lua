@@ -1,16 +1,17 @@
 -- The beginning of every operation: short names, what the client says of itself, and the lock at hand.
 --
--- ARGV[1]  $CLIENT: fail-over epoch; the moment after which the client no longer waits for this request, or 0; the
---          highest sequence that it has seen here; how long a lock is remembered
+-- ARGV[1]  the request: $CLIENT, and what the operation needs. $CLIENT: fail-over epoch; the moment after which the
+--          client no longer waits for this request, or 0; the highest sequence that it has seen here; how long a lock
+--          is remembered
 --
 -- Moments are µs since the Unix epoch, and lengths are µs: numbers that a double has exactly. A script works on one
 -- lock at a time. It reads, decides, and writes all in one HSET, so a script that is stopped earlier has changed
 -- nothing. An empty field counts as absent.
-local keys, argv = KEYS, ARGV
+local keys, request = KEYS, ARGV[1]
 local try, type, byte, sub, format = redis.pcall, type, string.byte, string.sub, string.format
 local max, min, floor = math.max, math.min, math.floor
 local pack, unpack, spread = struct.pack, struct.unpack, unpack
-local epoch, not_after, least, retention = unpack('$CLIENT', argv[1])
+local epoch, not_after, least, retention, at = unpack('$CLIENT', request)
 -- The present, also as text: by the server's clock, and by the time of the lock at hand, which never goes back.
 local clock, clock_stamp, now, stamp
 -- The lock at hand: its state, as docs/wire.md has it.

@@ -1,9 +1,8 @@
 -- Changes the mode in which a lease is held, at once or not at all; its end stays as it is.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  $CONVERSION: token; the sequence that follows the last of the lease's fences, and their epoch; mode, permits
---          and limit, as for acquire; how many fences to reserve if new ones are issued
+-- ARGV[1]  see begin.lua; $CONVERSION: token; the sequence that follows the last of the lease's fences, and their
+--          epoch; mode, permits and limit, as for acquire; how many fences to reserve if new ones are issued
 --
 -- Returns an array with one answer, which is one of
 --   converted epoch fence count
@@ -21,7 +20,7 @@
 local frees = true
 local end_of, its_epoch, mode, permits, its_limit, block
 key = keys[1]
-token, end_of, its_epoch, mode, permits, its_limit, block = unpack('$CONVERSION', argv[2])
+token, end_of, its_epoch, mode, permits, its_limit, block = unpack('$CONVERSION', request, at)
 -- include: read
 if not answer then
   -- include: wide

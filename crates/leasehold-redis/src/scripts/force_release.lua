@@ -2,8 +2,7 @@
 -- still use in its process.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  $MEANT, as for ask, of one lease
+-- ARGV[1]  see begin.lua; $MEANT, as for ask, of one lease
 --
 -- Returns an array with one answer, which is one of
 --   released
@@ -15,7 +14,7 @@
 -- include: begin
 -- include: clock
 local frees, found = true, false
-local _, its_epoch, sequence, from = unpack('$MEANT', argv[2])
+local _, its_epoch, sequence, from = unpack('$MEANT', request, at)
 key = keys[1]
 -- include: read
 if not answer then

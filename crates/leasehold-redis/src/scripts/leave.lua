@@ -1,8 +1,7 @@
 -- Ends what a token has: a position in the queue, or a lease.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  $LEAVING: token; 1 to end the cooldown that the grant began, else 0
+-- ARGV[1]  see begin.lua; $LEAVING: token; 1 to end the cooldown that the grant began, else 0
 --
 -- Returns an array with one answer, which is one of
 --   left       it was waiting
@@ -15,7 +14,7 @@
 -- include: clock
 local frees, opens = true, nil
 key = keys[1]
-token, opens = unpack('$LEAVING', argv[2])
+token, opens = unpack('$LEAVING', request, at)
 -- include: state
 -- exit: behind a lease that goes on, in a queue whose positions all last, a waiter leaves that is not the head.
 if state and #state == $LINE_SIZE then

@@ -1,13 +1,13 @@
 -- Sends one message, for an examination of the server, in the same way as the notifications of all scripts.
 --
 -- KEYS[1]  a lock, which is not read: some servers check its slot
--- ARGV[1]  see begin.lua
--- ARGV[2]  channel
--- ARGV[3]  the message
+-- ARGV[1]  see begin.lua; $SENT: length of the channel; the channel; the message
 --
 -- Returns an array that is empty, or has what could not be sent; see tell.lua.
 -- include: begin
 -- include: clock
-messages = {argv[2], argv[3]}
+local length
+length, at = unpack('$SENT', request, at)
+messages = {sub(request, at, at + length - 1), sub(request, at + length)}
 -- include: tell
 return {unsent}

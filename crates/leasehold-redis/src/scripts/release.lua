@@ -2,10 +2,9 @@
 -- lease gets the same answer until the lock is granted again. For a shared lease it gets it for longer.
 --
 -- KEYS[i]  the i-th lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  for each lock $END: token; the sequence that follows the last of the lease's fences, and their epoch; how
---          many holds remain, 0 to end the lease; cooldown, only if there is one lock; flags: 1 to end the present
---          cooldown, 2 if the holder sent the request in time, by its own clock
+-- ARGV[1]  see begin.lua; for each lock $END: token; the sequence that follows the last of the lease's fences, and
+--          their epoch; how many holds remain, 0 to end the lease; cooldown, only if there is one lock; flags: 1 to end
+--          the present cooldown, 2 if the holder sent the request in time, by its own clock
 --
 -- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
 --   1                  an integer: released
@@ -16,19 +15,19 @@
 --
 -- Atomic for each lock. Works at the server's memory limit.
 -- include: begin
-local frees, answers, alike, room = true, {}, 0, $ROOM
+local frees, answers, same, room = true, nil, nil, $ROOM
 local too_long = floor(1.25 * retention) + retention
 for i = 1, #keys do
   local end_of, its_epoch, remaining, cooldown, flags
   key = keys[i]
-  token, end_of, its_epoch, remaining, cooldown, flags = unpack('$END', argv[2], $END_SIZE * (i - 1) + 1)
+  token, end_of, its_epoch, remaining, cooldown, flags, at = unpack('$END', request, at)
   -- include: state
   -- exit: a lease that is released in time ends without a look at the clock.
   if state and #state == $PLAIN_SIZE and flags > 1 and remaining == 0 and cooldown == 0 and room > 0 then
     local shape, lives, its, until_then, _, next_fence = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and its == token and until_then > 0 and lives <= next_fence + too_long then
       local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. '$NO_END' .. sub(state, $ENDS_END))
-      if told == 0 or type(told) == 'number' then answer, alike, room = 1, alike + 1, room - 1 end
+      if told == 0 or type(told) == 'number' then answer, room = 1, room - 1 end
     end
   end
   -- end
@@ -128,6 +127,6 @@ for i = 1, #keys do
     -- include: commit
   end
   -- include: tell
-  answers[i] = answer
+  -- include: noted
 end
--- include: finish
+return answers or same

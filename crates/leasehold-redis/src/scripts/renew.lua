@@ -1,11 +1,10 @@
 -- Extends leases, each for itself. It neither creates nor ends one.
 --
 -- KEYS[i]  the i-th lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  for each lock $RENEWAL: token; the sequence that follows the last of the lease's fences, and their epoch,
---          which the lock takes over if they are above all that it issued and the lease is exclusive; ttl, from now; 1
---          if the lease may end earlier than before, else 0; the token that the lease has from now on, if it is
---          transferred
+-- ARGV[1]  see begin.lua; for each lock $RENEWAL: token; the sequence that follows the last of the lease's fences, and
+--          their epoch, which the lock takes over if they are above all that it issued and the lease is exclusive; ttl,
+--          from now; flags: 1 if the lease may end earlier than before, 2 if it is transferred
+--          with flag 2, the token that the lease has from now on
 --
 -- Returns an array with one answer for each lock, or one integer that is the answer for each. An answer is one of
 --   1         an integer: renewed
@@ -18,23 +17,24 @@
 -- include: begin
 -- include: clock
 -- include: in_time
-local frees, answers, alike = true, {}, 0
+local frees, answers, same = true, nil, nil
 local ttl, ends_then, new_end
 for i = 1, #keys do
-  local end_of, its_epoch, shorten, successor, lasts
+  local end_of, its_epoch, lasts, flags, successor
   key = keys[i]
-  token, end_of, its_epoch, lasts, shorten, successor = unpack('$RENEWAL', argv[2], $RENEWAL_SIZE * (i - 1) + 1)
+  token, end_of, its_epoch, lasts, flags, at = unpack('$RENEWAL', request, at)
+  if flags > 1 then successor, at = unpack('$TOKEN', request, at) end
   if lasts ~= ttl then
     ttl, ends_then, new_end = lasts, clock + lasts, pack('<dd', clock + lasts, clock)
   end
   -- include: state
   -- exit: a lease of a lock without waiters goes on to a later end.
-  if state and #state == $PLAIN_SIZE and shorten == 0 and successor == '$NOBODY' then
+  if state and #state == $PLAIN_SIZE and flags == 0 then
     local shape, lives, its, until_then, then_given, next_fence, of_epoch = unpack('$PLAIN_STATE', state)
     if shape == $PLAIN and its == token and until_then > clock and then_given <= clock and until_then <= ends_then
       and end_of <= next_fence and (end_of < next_fence or its_epoch <= of_epoch) and lives >= ends_then + retention then
       local told = try('HSET', key, 'state', sub(state, 1, $TOKEN_END) .. new_end .. sub(state, $GIVEN_END))
-      if told == 0 or type(told) == 'number' then answer, alike = 1, alike + 1 end
+      if told == 0 or type(told) == 'number' then answer = 1 end
     end
   end
   -- end
@@ -43,6 +43,7 @@ for i = 1, #keys do
   end
   if not answer then
     local before, ends_now, own, record = waiters > 0 and head, now + lasts, nil, nil
+    local shorten = flags % 2 == 1
     local unsettled = waiters + closed > 0 or first_end <= now
     if wide then
       -- include: crowd
@@ -52,7 +53,7 @@ for i = 1, #keys do
       end
       own, record = what(token)
     end
-    if successor ~= '$NOBODY' then
+    if successor then
       if not (ends > 0 and holder == successor) and not (wide and get(successor)) then
         if ends > 0 and holder == token then
           holder, changed = successor, true
@@ -68,8 +69,8 @@ for i = 1, #keys do
     end
     if ends > 0 and holder == token then
       -- The head of the queue waits for the end that it was given.
-      if shorten == 1 and ends_now < ends then before = false end
-      if shorten == 1 or ends_now > ends then ends = ends_now end
+      if shorten and ends_now < ends then before = false end
+      if shorten or ends_now > ends then ends = ends_now end
       if end_of > following or end_of == following and its_epoch > last_epoch then
         following, last_epoch = end_of, its_epoch
       end
@@ -78,8 +79,8 @@ for i = 1, #keys do
       answer = asked > 0 and 2 or 1
     elseif own == $SHARES then
       local _, number, its_end, first, hold_epoch, block, mode, permits, from = unpack('$SHARER', record)
-      if shorten == 1 and ends_now < its_end then before = false end
-      if shorten == 1 or ends_now > its_end then
+      if shorten and ends_now < its_end then before = false end
+      if shorten or ends_now > its_end then
         put_hold(token, number, ends_now, first, hold_epoch, block, mode, permits, sub(record, from))
       end
       given, changed = now, true
@@ -92,6 +93,6 @@ for i = 1, #keys do
     -- include: commit
     -- include: tell
   end
-  answers[i] = answer
+  -- include: noted
 end
--- include: finish
+return answers or same

@@ -2,8 +2,7 @@
 -- the first $STEP places at once, those behind when they become the head.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  see begin.lua
--- ARGV[2]  $LIMIT: the new limit
+-- ARGV[1]  see begin.lua; $LIMIT: the new limit
 --
 -- Returns an array with one answer, which is one of
 --   set limit        the limit before
@@ -15,7 +14,7 @@
 -- include: begin
 -- include: clock
 -- include: in_time
-local frees, its_limit = true, unpack('$LIMIT', argv[2])
+local frees, its_limit = true, unpack('$LIMIT', request, at)
 key = keys[1]
 -- include: read
 if not answer then

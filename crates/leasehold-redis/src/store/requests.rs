@@ -13,43 +13,37 @@ use leasehold_core::{
 use super::RedisStore;
 use crate::script::Script;
 use crate::script::call::Call;
-use crate::wire::forms::{FAR, Pack as _};
+use crate::wire::forms::{CLIENT_SIZE, FAR, Pack as _, WHOSE_SIZE};
 use crate::wire::names::{asker, label_into};
 use crate::wire::reply::Asked;
 use crate::wire::request_text::RequestText;
 use crate::wire::spelling::unix_parts;
 
-/// The bytes for each lock of an acquisition: its token, and the number of the argument that says
-/// what is wanted.
-const WHOSE: usize = 17;
 /// The bytes for each renewal.
-const RENEWED: usize = 51;
+const RENEWED: usize = 35;
 /// Room for the key of most locks, in bytes.
 const NAME: usize = 48;
-const FIRST_WISH: usize = 3;
 
 impl RedisStore {
-    /// A call about some locks, with what the arguments of every script begin with.
-    fn begin<'k>(
+    /// A call about some locks, with a request of these parts.
+    fn call<'t, K: AsRef<[u8]>>(
         &self,
         script: &'static Script,
-        keys: impl ExactSizeIterator<Item = &'k Key>,
+        keys: impl IntoIterator<Item = K, IntoIter: ExactSizeIterator>,
+        parts: impl Iterator<Item = &'t [u8]> + Clone,
     ) -> Call<'static> {
-        let mut call = Call::about(script, keys.len());
-        let mut name = Vec::with_capacity(NAME);
-        for key in keys {
-            name.clear();
-            self.shared.names.record_into(key, &mut name);
-            call.put(&name);
-        }
-        self.opened(call)
+        let mut call = Call::new(script, keys).telling(&self.shared.unsent);
+        let seen = self.shared.highest_sequence.load(Ordering::Relaxed);
+        let client = [self.shared.epoch, seen, micros(self.shared.fence_retention)];
+        call.request_of(client, parts);
+        call
     }
 
-    fn opened(&self, call: Call<'static>) -> Call<'static> {
-        let mut call = call.telling(&self.shared.unsent);
-        let seen = self.shared.highest_sequence.load(Ordering::Relaxed);
-        call.client(self.shared.epoch, seen, micros(self.shared.fence_retention));
-        call
+    /// A call about one lock, with this request.
+    fn call_about(&self, script: &'static Script, key: &Key, request: &[u8]) -> Call<'static> {
+        let mut name = Vec::with_capacity(NAME);
+        self.shared.names.record_into(key, &mut name);
+        self.call(script, [name], std::iter::once(request))
     }
 
     /// A call that takes the locks of these requests. If the same is wanted of several locks in a
@@ -59,25 +53,20 @@ impl RedisStore {
         script: &'static Script,
         each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
-        let mut call = self.opened(Call::new(script, each.clone().map(RequestText::key)));
-        let mut whose = Vec::with_capacity(each.len().saturating_mul(WHOSE));
-        let (mut which, mut last) = (FIRST_WISH - 1, None);
+        let (mut whose, mut wishes) = (Vec::new(), Vec::new());
+        whose.reserve(each.len().saturating_mul(WHOSE_SIZE));
+        // Scripts count from one.
+        let first = each.len().saturating_mul(WHOSE_SIZE).saturating_add(CLIENT_SIZE + 1);
+        let (mut which, mut last) = (0, None);
         for text in each.clone() {
             let (token, wish) = text.parts();
             if last.replace(wish) != Some(wish) {
-                which = which.saturating_add(1);
+                which = u32::try_from(first.saturating_add(wishes.len())).unwrap_or(u32::MAX);
+                wishes.extend_from_slice(wish);
             }
-            whose.bytes(token).byte(u8::try_from(which).unwrap_or(u8::MAX));
+            whose.bytes(token).int(which);
         }
-        call.put(&whose);
-        last = None;
-        for text in each {
-            let (_, wish) = text.parts();
-            if last.replace(wish) != Some(wish) {
-                call.put(wish);
-            }
-        }
-        call
+        self.call(script, each.map(RequestText::key), [&*whose, &*wishes].into_iter())
     }
 
     /// A call that takes the locks that these requests are about, each for itself.
@@ -93,10 +82,8 @@ impl RedisStore {
         &self,
         each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
-        let script = &self.shared.scripts.release;
-        let mut call = self.opened(Call::new(script, each.clone().map(RequestText::key)));
-        call.joined(each.map(RequestText::token_and_asked));
-        call
+        let keys = each.clone().map(RequestText::key);
+        self.call(&self.shared.scripts.release, keys, each.map(RequestText::token_and_asked))
     }
 
     /// Notes a fence that this store has seen. All later fences must be above it, even if the
@@ -136,7 +123,9 @@ impl RedisStore {
                 .double(permits)
                 .int(limit)
                 .double(request.cooldown.as_micros())
-                .byte(flags);
+                .byte(flags)
+                .int(0);
+            let length_ends = out.len();
             if let Some(queue) = queue {
                 out.bytes(&queue.ticket.to_le_bytes())
                     .int(queue.heartbeat)
@@ -156,9 +145,14 @@ impl RedisStore {
                 out.short(epoch).double(sequence);
             }
             let (count, holds) = (request.fence_block, request.holds);
+            let label_begins = out.len();
             // Writing to bytes in memory fails only where the value itself does.
             let _written = write!(out, "{count} {holds} ");
             label_into(&request.owner, &request.metadata, out);
+            let length = u32::try_from(out.len().saturating_sub(label_begins)).unwrap_or(u32::MAX);
+            if let Some(place) = out.get_mut(length_ends.saturating_sub(4)..length_ends) {
+                place.copy_from_slice(&length.to_le_bytes());
+            }
         }))
     }
 
@@ -174,13 +168,6 @@ impl RedisStore {
         Asked { epoch, block: request.fence_block, mode: request.mode }
     }
 
-    /// A call about one lock, with this argument.
-    fn call_about(&self, script: &'static Script, key: &Key, asked: &[u8]) -> Call<'static> {
-        let mut call = self.begin(script, std::iter::once(key));
-        call.put(asked);
-        call
-    }
-
     pub(super) fn convert_call(&self, request: &ConvertRequest) -> Result<Call<'static>> {
         let (mode, permits, limit) = mode_parts(request.mode)?;
         let mut asked = Vec::new();
@@ -191,10 +178,9 @@ impl RedisStore {
     }
 
     pub(super) fn ask_call(&self, request: &AskRequest, from: u32) -> Call<'static> {
-        let asked = meant(request.fence, from);
-        let mut call = self.call_about(&self.shared.scripts.ask, &request.key, &asked);
-        call.put(asker(&request.by));
-        call
+        let mut asked = meant(request.fence, from);
+        asked.bytes(asker(&request.by).as_ref());
+        self.call_about(&self.shared.scripts.ask, &request.key, &asked)
     }
 
     pub(super) fn force_release_call(
@@ -224,29 +210,29 @@ impl RedisStore {
 
     /// A call for these renewals. Their indices are for the reader of the answer.
     pub(super) fn renew_call(&self, requests: &[(usize, &RenewRequest)]) -> Call<'static> {
-        let keys = requests.iter().map(|(_, request)| &request.key);
-        let mut call = self.begin(&self.shared.scripts.renew, keys);
         let mut all = Vec::with_capacity(requests.len().saturating_mul(RENEWED));
         for (_, request) in requests {
             all.bytes(request.token.as_bytes());
             put_end(request.fences, &mut all);
-            let successor = request.successor.map_or([0; 16], |token| *token.as_bytes());
-            all.double(micros(request.ttl.duration()))
-                .byte(request.shorten.into())
-                .bytes(&successor);
+            let flags = u8::from(request.shorten) | u8::from(request.successor.is_some()) << 1;
+            all.double(micros(request.ttl.duration())).byte(flags);
+            if let Some(successor) = &request.successor {
+                all.bytes(successor.as_bytes());
+            }
         }
-        call.put(&all);
-        call
+        let keys = requests.iter().map(|(_, request)| self.shared.names.record(&request.key));
+        self.call(&self.shared.scripts.renew, keys, std::iter::once(&*all))
     }
 
     pub(crate) fn publish_call(&self, near: &Key, channel: &str, message: &[u8]) -> Call<'static> {
-        let mut call = self.begin(&self.shared.scripts.publish, std::iter::once(near));
-        call.put(channel).put(message);
-        call
+        let mut sent = Vec::new();
+        sent.int(u32::try_from(channel.len()).unwrap_or(u32::MAX)).bytes(channel.as_bytes());
+        sent.bytes(message);
+        self.call_about(&self.shared.scripts.publish, near, &sent)
     }
 
     pub(crate) fn inspect_call(&self, key: &Key) -> Call<'static> {
-        self.begin(&self.shared.scripts.inspect, std::iter::once(key))
+        self.call_about(&self.shared.scripts.inspect, key, &[])
     }
 }
 

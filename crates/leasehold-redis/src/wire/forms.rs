@@ -53,10 +53,15 @@ pub(crate) const HEARD: &str = "<c1ddIdId";
 /// A sharer: number; end of its lease; first fence and epoch; number of fences; mode; permits. Then
 /// come the fields that `about` has for a holder.
 pub(crate) const SHARER: &str = "<c1dddHIc1d";
-/// A request to end a lease.
-pub(crate) const END: &str = "<c16dHIdB";
-/// A request to renew a lease.
-pub(crate) const RENEWAL: &str = "<c16dHdBc16";
+/// What a request begins with: epoch; the moment after which it is refused; highest sequence seen;
+/// how long a lock is remembered.
+pub(crate) const CLIENT: &str = "<Hddd";
+/// A lock that is wanted: token; where the request says what is wanted.
+pub(crate) const WHOSE: &str = "<c16I";
+
+/// The bytes of [`CLIENT`], and of [`WHOSE`].
+pub(crate) const CLIENT_SIZE: usize = 26;
+pub(crate) const WHOSE_SIZE: usize = 20;
 
 /// How many bytes a form takes.
 pub(crate) fn form_size(form: &str) -> u64 {
@@ -212,8 +217,8 @@ mod tests {
 
     #[test]
     fn forms_have_the_sizes_that_the_format_says() {
-        let sizes = [PLAIN, LINE, ALL, WAITER, HEARD, SHARER, END, RENEWAL].map(form_size);
-        assert_eq!(sizes, [51, 87, 176, 63, 41, 40, 39, 51]);
+        let sizes = [PLAIN, LINE, ALL, WAITER, HEARD, SHARER, CLIENT, WHOSE].map(form_size);
+        assert_eq!(sizes, [51, 87, 176, 63, 41, 40, CLIENT_SIZE as u64, WHOSE_SIZE as u64]);
         for (shape, longer) in [(PLAIN, LINE), (LINE, ALL), (HEARD, WAITER)] {
             assert!(longer.starts_with(shape));
         }

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use leasehold_core::{
-    Acquire, AcquireRequest, Ask, AskRequest, ClientId, ForceRelease, ForceReleaseRequest, Key,
-    Mode, OwnerName, Place, QueueRequest, Release, Store as _, Token, Ttl,
+    Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, ClientId, ForceRelease,
+    ForceReleaseRequest, Key, Metadata, Mode, OwnerName, Place, QueueRequest, Release, Store as _,
+    Token, Ttl,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -288,4 +289,22 @@ async fn labels_that_can_not_be_read_decide_nothing() {
     let other = Caller::new(&store, &holder.request.key).try_take().await.unwrap();
     assert!(matches!(other, Acquire::Busy(_)), "{other:?}");
     assert_eq!(store.release(&holder.ending(fences), WITHIN).await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn each_of_many_locks_that_are_acquired_at_once_gets_what_was_wanted_of_it() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let callers: Vec<Caller> = (0..MANY).map(|_| Caller::new(&store, &key())).collect();
+    let mut requests: Vec<AcquireRequest> =
+        callers.iter().map(|caller| caller.request.clone()).collect();
+    for (number, request) in requests.iter_mut().enumerate() {
+        request.metadata = Metadata::new(number.to_string()).unwrap();
+    }
+    let answer = store.acquire_all(&requests, WITHIN).await.unwrap();
+    assert!(matches!(answer, AcquireAll::Granted(_)), "{answer:?}");
+    for (number, request) in requests.iter().enumerate() {
+        let info = store.inspect(&request.key, WITHIN).await.unwrap().unwrap();
+        assert_eq!(info.holders[0].metadata.as_str(), number.to_string());
+    }
 }
