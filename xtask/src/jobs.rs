@@ -5,9 +5,12 @@
 //! the output names no test. All failures are printed once more at the end of the run, since many
 //! places show its last lines alone.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, PipeReader};
+use std::iter;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -70,14 +73,20 @@ pub(crate) struct Job {
     pub(crate) command: Command,
 }
 
-/// Runs all jobs: each queue in order, and the queues in parallel. After a failure the others still
-/// run.
+/// Runs all jobs: each queue in order, and the queues in parallel. Who is done with a queue takes
+/// the last job of the longest other one. After a failure the others still run.
 pub(crate) fn run(queues: Vec<Vec<Job>>) -> Result<(), String> {
+    let workers = queues.len();
+    let queues = Mutex::new(queues.into_iter().map(VecDeque::from).collect::<Vec<_>>());
+    let next = |own: usize| {
+        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = queues.get_mut(own).and_then(VecDeque::pop_front);
+        first.or_else(|| queues.iter_mut().max_by_key(|queue| queue.len())?.pop_back())
+    };
+    let all = |own| iter::from_fn(move || next(own)).map(whole).filter_map(Result::err);
     let failed = thread::scope(|scope| {
-        let all = |queue: Vec<Job>| queue.into_iter().map(whole).filter_map(Result::err);
-        let queues = queues.into_iter();
         let threads: Vec<_> =
-            queues.map(|queue| scope.spawn(move || all(queue).collect::<Vec<_>>())).collect();
+            (0..workers).map(|own| scope.spawn(move || all(own).collect::<Vec<_>>())).collect();
         let ended = threads.into_iter().map(|one| one.join());
         ended.flat_map(|it| it.unwrap_or_else(|_| vec!["a panic".to_owned()])).collect::<Vec<_>>()
     });
@@ -266,5 +275,17 @@ mod tests {
         assert!(names.iter().all(|name| folder.path().join(name).exists()));
         let told = names.map(|name| why.contains(&format!("{name} failed")));
         assert_eq!(told, [true, false, true], "{why}");
+    }
+
+    #[test]
+    fn who_has_no_more_jobs_takes_those_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = |name: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(&folder);
+            Job { name: name.to_owned(), command }
+        };
+        let waits = "for _ in $(seq 600); do test -e came && exit 0; sleep 0.1; done; exit 1";
+        run(vec![vec![job("waits", waits), job("comes", "touch came")], vec![]]).unwrap();
     }
 }
