@@ -25,14 +25,29 @@ const RENEWED: usize = 35;
 const NAME: usize = 48;
 
 impl RedisStore {
-    /// A call about some locks, with a request of these parts.
-    fn call<'t, K: AsRef<[u8]>>(
+    /// A call about some locks, without its request.
+    fn about<'k>(
         &self,
         script: &'static Script,
-        keys: impl IntoIterator<Item = K, IntoIter: ExactSizeIterator>,
+        keys: impl ExactSizeIterator<Item = &'k Key>,
+    ) -> Call<'static> {
+        let mut call = Call::about(script, keys.len());
+        let mut name = Vec::with_capacity(NAME);
+        for key in keys {
+            name.clear();
+            self.shared.names.record_into(key, &mut name);
+            call.put(&name);
+        }
+        call
+    }
+
+    /// The call with a request of these parts.
+    fn asking<'t>(
+        &self,
+        call: Call<'static>,
         parts: impl Iterator<Item = &'t [u8]> + Clone,
     ) -> Call<'static> {
-        let mut call = Call::new(script, keys).telling(&self.shared.unsent);
+        let mut call = call.telling(&self.shared.unsent);
         let seen = self.shared.highest_sequence.load(Ordering::Relaxed);
         let client = [self.shared.epoch, seen, micros(self.shared.fence_retention)];
         call.request_of(client, parts);
@@ -41,9 +56,8 @@ impl RedisStore {
 
     /// A call about one lock, with this request.
     fn call_about(&self, script: &'static Script, key: &Key, request: &[u8]) -> Call<'static> {
-        let mut name = Vec::with_capacity(NAME);
-        self.shared.names.record_into(key, &mut name);
-        self.call(script, [name], std::iter::once(request))
+        let call = self.about(script, std::iter::once(key));
+        self.asking(call, std::iter::once(request))
     }
 
     /// A call that takes the locks of these requests. If the same is wanted of several locks in a
@@ -66,7 +80,8 @@ impl RedisStore {
             }
             whose.bytes(token).int(which);
         }
-        self.call(script, each.map(RequestText::key), [&*whose, &*wishes].into_iter())
+        let call = Call::new(script, each.map(RequestText::key));
+        self.asking(call, [&*whose, &*wishes].into_iter())
     }
 
     /// A call that takes the locks that these requests are about, each for itself.
@@ -82,8 +97,8 @@ impl RedisStore {
         &self,
         each: impl ExactSizeIterator<Item = &'w RequestText> + Clone,
     ) -> Call<'static> {
-        let keys = each.clone().map(RequestText::key);
-        self.call(&self.shared.scripts.release, keys, each.map(RequestText::token_and_asked))
+        let call = Call::new(&self.shared.scripts.release, each.clone().map(RequestText::key));
+        self.asking(call, each.map(RequestText::token_and_asked))
     }
 
     /// Notes a fence that this store has seen. All later fences must be above it, even if the
@@ -220,8 +235,9 @@ impl RedisStore {
                 all.bytes(successor.as_bytes());
             }
         }
-        let keys = requests.iter().map(|(_, request)| self.shared.names.record(&request.key));
-        self.call(&self.shared.scripts.renew, keys, std::iter::once(&*all))
+        let keys = requests.iter().map(|(_, request)| &request.key);
+        let call = self.about(&self.shared.scripts.renew, keys);
+        self.asking(call, std::iter::once(&*all))
     }
 
     pub(crate) fn publish_call(&self, near: &Key, channel: &str, message: &[u8]) -> Call<'static> {
