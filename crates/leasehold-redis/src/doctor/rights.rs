@@ -12,6 +12,7 @@ use redis::Cmd;
 use super::facts::word;
 use crate::acl::{self, Feature};
 use crate::classify::Lack;
+use crate::wire::forms::CLIENT_SIZE;
 use crate::wire::names::Names;
 
 /// An unused lock and channel.
@@ -50,7 +51,7 @@ pub(super) fn trials(names: &Names, spare: &Spare, digest: &str) -> Vec<(&'stati
     };
     vec![
         trial("ping", &[]),
-        trial("evalsha", &[digest, "1", record, &"\0".repeat(18)]),
+        trial("evalsha", &[digest, "1", record, &"\0".repeat(CLIENT_SIZE)]),
         trial("eval", &["return 0", "1", record]),
         trial("time", &[]),
         trial("pttl", &[record]),

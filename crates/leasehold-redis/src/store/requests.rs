@@ -19,7 +19,7 @@ use crate::wire::reply::Asked;
 use crate::wire::request_text::RequestText;
 use crate::wire::spelling::unix_parts;
 
-/// The bytes for each renewal.
+/// The bytes for most renewals.
 const RENEWED: usize = 35;
 /// Room for the key of most locks, in bytes.
 const NAME: usize = 48;
@@ -263,7 +263,7 @@ fn put_end(fences: FenceBlock, out: &mut Vec<u8>) {
     out.double(sequence.saturating_add(1)).short(epoch);
 }
 
-/// The argument that names one lease or all, and the holder from which to start.
+/// What names one lease or all, and the holder from which to start.
 fn meant(fence: Option<Fence>, from: u32) -> Vec<u8> {
     let (epoch, sequence) = fence.map(unix_parts).unwrap_or_default();
     let mut asked = Vec::new();

@@ -98,7 +98,7 @@ mod tests {
             last.double(not_after);
             let of_others = include_str!("../interop/scripts/in_time.lua");
             let mut ours = redis::cmd("EVAL");
-            ours.arg(&SCRIPTS.renew.source).arg(0).arg(client).arg("");
+            ours.arg(&SCRIPTS.renew.source).arg(0).arg(client);
             let mut others = redis::cmd("EVAL");
             others.arg(of_others).arg(0).arg(last);
             for request in [ours, others] {

@@ -1,4 +1,4 @@
-//! Packs numbers, tokens and texts for records and for script arguments.
+//! Packs numbers, tokens and texts for records and for requests.
 //!
 //! The forms belong to the scripts' `struct` library (by Roberto Ierusalimschy, built into Redis
 //! and Valkey), all little-endian. `B`, `H` and `I` are numbers of 1, 2 and 4 bytes, `d` is a

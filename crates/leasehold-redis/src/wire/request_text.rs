@@ -1,4 +1,4 @@
-//! Writes a script's arguments for one lock: its key, a token, and the request.
+//! Writes what a script gets for one lock: its key, a token, and the request.
 
 use leasehold_core::{Key, Token};
 

@@ -13,7 +13,7 @@ use leasehold_testkit::server::{self, RedisServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::common::{SHORT, WITHIN, all_words};
+use crate::common::{SHORT, WITHIN, all_words, key};
 
 pub(crate) async fn examined(url: &str) -> Vec<Finding> {
     RedisStore::connect(url).await.unwrap().examine(WITHIN).await.unwrap()
@@ -40,6 +40,18 @@ pub(crate) async fn until(what: &str, happened: impl Fn() -> bool + Send + Sync)
 /// Everything that has been written to the server so far.
 fn writes(server: &RedisServer) -> String {
     server.info("persistence").remove("rdb_changes_since_last_save").unwrap()
+}
+
+#[tokio::test]
+async fn an_examination_lets_no_script_fail_that_the_server_knows() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.inspect(&key(), WITHIN).await.unwrap();
+    store.examine(WITHIN).await.unwrap();
+    assert_eq!(server.cli(&["CONFIG", "RESETSTAT"]), "OK");
+    store.examine(WITHIN).await.unwrap();
+    let calls = server.info("commandstats").remove("cmdstat_evalsha").unwrap();
+    assert!(calls.ends_with("failed_calls=0"), "{calls}");
 }
 
 #[tokio::test]
