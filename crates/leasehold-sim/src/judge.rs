@@ -93,6 +93,8 @@ pub(crate) struct Books {
     pub(crate) fault: Option<String>,
     pub(crate) grants: u64,
     pub(crate) calm_grants: u64,
+    /// How many had asked by then, and since.
+    calm_asks: u64,
     pub(crate) lost: u64,
     /// How many floods of dropped futures were judged.
     pub(crate) floods: u64,
@@ -145,6 +147,7 @@ impl Books {
         let Who { host, life, task } = who;
         self.note(at, &format!("host {host}.{life} task {task} asks for {key}"));
         self.waits.insert(self.next, Wait { who, key, since: at, limited });
+        self.calm_asks += u64::from(self.calm);
         self.next
     }
 
@@ -385,6 +388,20 @@ impl Books {
         }
     }
 
+    /// Whether few were granted a lock since all faults are over, though more had asked. Some
+    /// contenders seldom ask: those that stop in the midst of a request.
+    pub(crate) fn standstill(&self) -> Option<String> {
+        let (granted, asked) = (self.calm_grants, self.calm_asks);
+        let stands = granted < 20 && 4 * granted < asked;
+        stands.then(|| format!("{granted} grants for {asked} requests without a fault"))
+    }
+
+    /// All faults are over.
+    pub(crate) fn begin_calm(&mut self) {
+        self.calm = true;
+        self.calm_asks = self.waits.len() as u64;
+    }
+
     /// Looks for a waiter that is never served, though all faults have been over since `since`.
     pub(crate) fn look_for_progress(&mut self, at: Us, since: Us, longest: Us) {
         let late =
@@ -450,4 +467,24 @@ fn together(holds: &[(u64, Mode, u64, usize)]) -> Option<String> {
 
 pub(crate) fn to_seconds(us: Us) -> f64 {
     std::time::Duration::from_micros(us).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standstill_is_found_and_contenders_that_seldom_ask_are_none() {
+        let who = Who { host: 0, life: 0, task: 0 };
+        let after = |waited: u64, asked: u64, calm_grants| {
+            let mut books = Books::default();
+            (0..waited).for_each(|at| _ = books.waits(who, "lock", false, at));
+            books.begin_calm();
+            (0..asked).for_each(|at| _ = books.waits(who, "lock", true, at));
+            books.calm_grants = calm_grants;
+            books.standstill().is_some()
+        };
+        assert!(after(2, 0, 0) && after(0, 1, 0) && after(0, 1_000, 19));
+        assert!(!after(0, 0, 0) && !after(1, 16, 16) && !after(0, 1_000, 20));
+    }
 }

@@ -267,7 +267,7 @@ impl World {
             }
         };
         self.run_for(2 * ttl + LATEST, &mut look_behind);
-        self.shared.books().calm = true;
+        self.shared.books().begin_calm();
         let calm_since = self.now;
         let unpolled = if self.profile.rates.unpolled > 0 { UNPOLLED_MAX } else { 0 };
         let longest = WAIT_MAX + unpolled;
@@ -281,9 +281,8 @@ impl World {
         if self.is_over() {
             return;
         }
-        let calm_grants = self.shared.books().calm_grants;
-        if calm_grants < 20 {
-            let why = format!("{calm_grants} grants in {} s without a fault", longest / SECOND + 2);
+        let stands_still = self.shared.books().standstill();
+        if let Some(why) = stands_still {
             self.shared.books().accuse(self.now, "PROGRESS", "all locks", &why);
         }
         self.shared.stop.store(true, Ordering::Relaxed);
