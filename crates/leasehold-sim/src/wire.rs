@@ -3,15 +3,13 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use leasehold_clock::TokioClock;
 use leasehold_core::{
-    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Key, Listener, LockInfo, LockLog,
-    Result, Store, StoreLayer, Token, Wake,
+    BoxFuture, Call, Capability, Effect, Error, ErrorKind, Listener, LockLog, Result, Store,
+    StoreLayer, Token, Wake,
 };
-use leasehold_embedded::MemoryStore;
 use leasehold_quorum::QuorumStore;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -190,14 +188,4 @@ pub(crate) fn store(
         Arc::new(quorum.build()?)
     };
     Ok(Arc::new(Seeded { inner, rng: Mutex::new(fastrand::Rng::with_seed(seed)) }))
-}
-
-/// The entry of a lock in a store in memory.
-pub(crate) fn inspect(store: &MemoryStore, name: &str) -> Option<LockInfo> {
-    let key = Key::new(name).ok()?;
-    let mut looking = store.inspect(&key, Duration::ZERO);
-    match looking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(info) => info.ok().flatten(),
-        Poll::Pending => None,
-    }
 }

@@ -11,6 +11,7 @@ use leasehold::{
     Client, Cooldown, DetachedLease, ErrorKind, Fence, Guard, HeldLease, Mutex, Owner,
     ReentrantGuard, Result,
 };
+use leasehold_core::Token;
 use tokio::time::{sleep, timeout};
 
 use crate::judge::{Books, Mode, Who};
@@ -369,6 +370,13 @@ impl Task {
         };
         let Some((key, lease)) = found else { return Ok(()) };
         let Ok(guard) = self.client.adopt(&lease).await else { return Ok(()) };
+        let text = lease.to_secret_text();
+        let token = text.split(' ').nth(1).and_then(|hex| Token::from_hex(hex).ok());
+        if token.is_some_and(|token| self.net.is_double(token.mark())) {
+            // A doubled request had taken the lock again: the lease has another fence there.
+            drop(guard.release().await);
+            return Ok(());
+        }
         let group = self.group();
         let number = self.granted(key, Mode::Alone, group, guard.lease(), true);
         self.work(number, &guard.lease().clone()).await;

@@ -8,7 +8,7 @@ use leasehold::{Client, Owner, Result};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::judge::{Books, Who};
-use crate::net::{self, Net, Tally};
+use crate::net::{self, Net, Tally, inspect};
 use crate::profile::{Fault, Profile, Us, What};
 use crate::wire;
 use crate::work::{JOB, KEYS, PERIOD, PLAIN, SEVERAL, Shared, Task};
@@ -315,7 +315,7 @@ impl World {
     fn look_behind(&mut self, least: Us) {
         let store = self.net.store(0);
         for name in KEYS {
-            let Some(info) = wire::inspect(&store, name) else { continue };
+            let Some(info) = inspect(&store, name) else { continue };
             for holder in &info.holders {
                 let held_for = u64::try_from(holder.held_for.as_micros()).unwrap_or(u64::MAX);
                 let waits_for_others =
@@ -329,7 +329,7 @@ impl World {
                 self.shared.books().left_behind(name, None, self.now);
             }
         }
-        let closed_for = wire::inspect(&store, JOB).and_then(|info| info.closed_for);
+        let closed_for = inspect(&store, JOB).and_then(|info| info.closed_for);
         if let Some(passed) = closed_for.and_then(|left| PERIOD.checked_sub(left)) {
             let since = self.now - u64::try_from(passed.as_micros()).unwrap_or_default();
             self.shared.books().closed_since(JOB, since, self.now);
