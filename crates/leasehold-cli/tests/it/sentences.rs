@@ -263,8 +263,8 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
     let shards =
         format!("spread:{}", [1, 2, 3].map(|p| format!("s{p}=redis://127.0.0.1:{p}")).join(","));
     let (far, word) = (format!("{}example.com", "far-away.".repeat(20)), "colour".repeat(30));
-    let (busy, timed_out) =
-        (format!("run {long} -n -- true"), format!("run {long} -w 1ms -- true"));
+    // A limit that is over before the first answer has the message of a busy lock.
+    let (busy, timed_out) = (format!("run {long} -n -- true"), format!("run {long} -w 2s -- true"));
     let limit = format!("run {long} -n --limit 4 -- true");
     for (store, line, part) in [
         ("redis://h?colour=a", "run k -- true", "unknown setting colour"),
@@ -277,7 +277,7 @@ fn a_message_made_of_parts_has_at_most_30_words_besides_names() {
         (open, "run one -n --limit 4 -- true", "use another name"),
         (open, "wait many --permits 4", "never free"),
         (open, "run one -n -- true", "is held by"),
-        (open, "run one -w 1ms -- true", "timed out"),
+        (open, "run one -w 2s -- true", "timed out"),
         (open, &busy, "is held by"),
         (open, &timed_out, "timed out"),
         (open, &limit, "use another name"),
