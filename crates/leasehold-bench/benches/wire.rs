@@ -111,7 +111,9 @@ fn place() -> &'static (Runtime, RedisServer) {
 fn store() -> RedisStore {
     let (runtime, server) = place();
     let client = redis::Client::open(server.url()).unwrap();
-    let connection = runtime.block_on(client.get_multiplexed_async_connection()).unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let connection = runtime.block_on(connection).unwrap();
     RedisStore::from_connection(Replay { connection, answers: Arc::default() })
 }
 

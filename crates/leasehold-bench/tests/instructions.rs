@@ -101,7 +101,9 @@ async fn carry_out(task: &str, times: usize) {
 
 async fn pairs(times: usize) {
     let client = redis::Client::open(std::env::var(URL).unwrap()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+    let mut connection = connection.unwrap();
     let script = redis::Script::new(COMPARE_AND_DELETE);
     for _ in 0..times {
         let token = Token::generate().unwrap().to_hex();

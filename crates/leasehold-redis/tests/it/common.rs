@@ -10,6 +10,8 @@ use leasehold_core::{
 };
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisResult};
 
 /// Longer than any call takes, even on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
@@ -81,10 +83,18 @@ impl Caller {
     }
 }
 
+/// A connection of the client library. By its defaults an answer takes half a second at most, which
+/// a busy machine exceeds now and then.
+pub(crate) async fn connection(client: &redis::Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new();
+    let config = config.set_response_timeout(Some(WITHIN)).set_connection_timeout(Some(WITHIN));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
 /// All stored fields of a lock.
 pub(crate) async fn fields(server: &RedisServer, key: &Key) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let client = redis::Client::open(server.url()).unwrap();
-    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+    let mut raw = connection(&client).await.unwrap();
     redis::cmd("HGETALL").arg(record(key)).query_async(&mut raw).await.unwrap()
 }
 
@@ -101,7 +111,7 @@ pub(crate) async fn put(
     value: Option<&[u8]>,
 ) -> u64 {
     let client = redis::Client::open(server.url()).unwrap();
-    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+    let mut raw = connection(&client).await.unwrap();
     let mut command = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
     command.arg(record(key)).arg(field).arg(value);
     command.query_async(&mut raw).await.unwrap()

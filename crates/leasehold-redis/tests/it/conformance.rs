@@ -35,10 +35,11 @@ leasehold_testkit::conformance_tests_by_module!(
 /// Without a notification channel, the rest must work.
 mod borrowed {
     use super::*;
+    use crate::common::connection;
 
     async fn lent() -> Arc<RedisStore> {
         let client = leasehold_redis::redis::Client::open(server::shared().url()).unwrap();
-        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        let connection = connection(&client).await.unwrap();
         Arc::new(RedisStore::from_connection(connection))
     }
 

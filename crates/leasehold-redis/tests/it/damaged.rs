@@ -10,10 +10,9 @@ use leasehold_core::{
 };
 use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::RedisServer;
-use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
-use crate::common::{Caller, WITHIN, all_words, key, slot, ttl};
+use crate::common::{Caller, WITHIN, all_words, connection, key, slot, ttl};
 
 /// Longer than all of it takes.
 const HOURS: u64 = 7_200;
@@ -100,9 +99,7 @@ impl Lock {
     async fn new(server: &RedisServer, modes: &[Mode], stranger: Mode, waiters: usize) -> Self {
         let store = RedisStore::connect(&server.url()).await.unwrap();
         let client = redis::Client::open(server.url()).unwrap();
-        // The client library would wait for 0.5 s, which a busy machine takes now and then.
-        let config = AsyncConnectionConfig::new().set_response_timeout(Some(WITHIN));
-        let raw = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let raw = connection(&client).await.unwrap();
         let key = key();
         let mut held = None;
         for mode in modes {

@@ -13,7 +13,7 @@ use leasehold_testkit::server::{self, RedisServer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::common::{SHORT, WITHIN, all_words, key};
+use crate::common::{SHORT, WITHIN, all_words, connection, key};
 
 pub(crate) async fn examined(url: &str) -> Vec<Finding> {
     RedisStore::connect(url).await.unwrap().examine(WITHIN).await.unwrap()
@@ -421,7 +421,7 @@ async fn a_primary_that_sentinels_watch_is_examined_with_them() {
 #[tokio::test]
 async fn a_lent_connection_is_examined_as_far_as_it_goes() {
     let client = redis::Client::open(server::shared().url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let connection = connection(&client).await.unwrap();
     let findings = RedisStore::from_connection(connection).examine(WITHIN).await.unwrap();
     assert_eq!(about(&findings, "wake").severity, Severity::Note);
     assert_eq!(about(&findings, "transport").severity, Severity::Note);

@@ -11,7 +11,7 @@ use leasehold_testkit::proxy::{AfterLoss, Fault, Proxy};
 use leasehold_testkit::server::RedisServer;
 use tokio::time::{Instant, timeout};
 
-use crate::common::{Caller, SHORT, WITHIN, key};
+use crate::common::{Caller, SHORT, WITHIN, connection, key};
 
 /// Ends tests with hanging calls; all other tests need less than a tenth of it.
 const HANGS: Duration = Duration::from_secs(60);
@@ -143,7 +143,7 @@ async fn a_replica_is_refused_for_locks_and_for_questions_whether_it_takes_write
     let error = RedisStore::connect(&replica.url()).await.unwrap_err();
     assert!(error.to_string().contains(&format!("a replica of {}", primary.addr())), "{error}");
     let lent = redis::Client::open(replica.url()).unwrap();
-    let lent = lent.get_multiplexed_async_connection().await.unwrap();
+    let lent = connection(&lent).await.unwrap();
     let error = RedisStore::from_connection(lent).inspect(&key(), WITHIN).await.unwrap_err();
     assert!(error.to_string().contains("is a replica"), "{error}");
 }
@@ -155,7 +155,7 @@ async fn a_primary_that_becomes_a_replica_that_takes_writes_is_soon_left() {
     let url = other.url();
     let store = RedisStore::connect(&url).await.unwrap();
     let lent = redis::Client::open(url).unwrap();
-    let lent = lent.get_multiplexed_async_connection().await.unwrap();
+    let lent = connection(&lent).await.unwrap();
     let lent = RedisStore::from_connection(lent);
     for store in [&store, &lent] {
         Caller::new(store, &key()).take().await;

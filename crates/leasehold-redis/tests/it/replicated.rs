@@ -10,7 +10,7 @@ use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::common::{Caller, WITHIN, key, ttl};
+use crate::common::{Caller, WITHIN, connection, key, ttl};
 
 /// A primary and one replica in step with it.
 pub(crate) async fn pair() -> (RedisServer, RedisServer) {
@@ -246,7 +246,7 @@ async fn disks_are_waited_for_where_the_server_can() {
 async fn a_borrowed_connection_waits_for_no_replica() {
     let server = RedisServer::start();
     let client = leasehold_redis::redis::Client::open(server.url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let connection = connection(&client).await.unwrap();
     let builder = RedisStore::builder().replicate(1, Duration::from_millis(100)).unwrap();
     let store = builder.from_connection(connection);
     let error = Caller::new(&store, &key()).try_take().await.unwrap_err();

@@ -13,7 +13,7 @@ use leasehold_testkit::server::sentinel::SentinelSet;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::common::{Caller, WITHIN, all_words, key, ttl};
+use crate::common::{Caller, WITHIN, all_words, connection, key, ttl};
 
 async fn refused(url: &str) -> leasehold_core::Error {
     let error = RedisStore::connect(url).await.map(drop).unwrap_err();
@@ -78,7 +78,7 @@ async fn servers_of_another_sort_are_named_as_what_they_are() {
 async fn a_borrowed_connection_to_a_cluster_is_refused() {
     let cluster = spawn_blocking(|| Cluster::builder().replicas(0).start()).await.unwrap();
     let client = redis::Client::open(cluster.nodes()[0].url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let connection = connection(&client).await.unwrap();
     let store = RedisStore::from_connection(connection);
     for error in [
         Caller::new(&store, &key()).try_take().await.unwrap_err(),
@@ -185,7 +185,7 @@ async fn a_client_follows_the_sentinels_though_the_old_primary_serves_on() {
     // Sentinels and replica lose contact with the old primary, so that it never learns that it was
     // replaced.
     let old = redis::Client::open(set.servers()[0].url()).unwrap();
-    let mut old = old.get_multiplexed_async_connection().await.unwrap();
+    let mut old = connection(&old).await.unwrap();
     for command in [
         ["ACL", "SETUSER", "leasehold-testkit", "off"],
         ["CLIENT", "KILL", "USER", "leasehold-testkit"],

@@ -7,7 +7,7 @@ use leasehold_testkit::proxy::{Fault, Proxy};
 use leasehold_testkit::server::{self, RedisServer};
 use tokio::time::timeout;
 
-use crate::common::{Caller, WITHIN, key};
+use crate::common::{Caller, WITHIN, connection, key};
 
 /// Makes the queue grant a lease, and returns the notification of the waiter's client.
 async fn hand_over(store: &RedisStore, client: ClientId) {
@@ -142,7 +142,7 @@ async fn opening_the_channel_is_bounded_and_says_why_it_failed() {
 async fn a_borrowed_connection_has_a_channel_once_a_client_is_given() {
     let server = server::shared();
     let client = redis::Client::open(server.url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let connection = connection(&client).await.unwrap();
     let store = RedisStore::builder().subscriptions(client).from_connection(connection.clone());
     assert!(store.capability().wake);
     let id = ClientId::generate().unwrap();
@@ -162,7 +162,7 @@ async fn a_pool_of_any_kind_can_be_used() {
     let client = redis::Client::open(server::shared().url()).unwrap();
     let store = RedisStore::from_fn(move || {
         let client = client.clone();
-        async move { client.get_multiplexed_async_connection().await }
+        async move { connection(&client).await }
     });
     Caller::new(&store, &key()).take().await;
 

@@ -170,7 +170,9 @@ async fn split(set: &Arc<SentinelSet>) {
 /// clients it is not.
 async fn cut_off(server: &RedisServer) {
     let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+    let mut connection = connection.unwrap();
     for command in ["ACL SETUSER leasehold-testkit off", "CLIENT KILL USER leasehold-testkit"] {
         let mut words = command.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
