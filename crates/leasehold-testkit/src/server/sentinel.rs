@@ -251,14 +251,19 @@ impl SentinelSet {
     }
 
     fn known_master(&self) -> Option<&RedisServer> {
-        let port: u16 = self.sentinels.iter().find_map(|sentinel| {
-            let answer = sentinel.try_cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
-            answer.to_string().lines().nth(1)?.parse().ok()
-        })?;
-        self.servers.iter().find(|server| self.options.address(server).port() == port)
+        self.known_masters().next()
     }
 
-    /// Waits until the sentinels have made another server than `old` the primary, and it is one.
+    /// The primary as each sentinel that answers sees it.
+    fn known_masters(&self) -> impl Iterator<Item = &RedisServer> {
+        self.sentinels.iter().filter_map(|sentinel| {
+            let answer = sentinel.try_cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
+            let port: u16 = answer.to_string().lines().nth(1)?.parse().ok()?;
+            self.servers.iter().find(|server| self.options.address(server).port() == port)
+        })
+    }
+
+    /// Waits until all sentinels have made another server than `old` the primary, and it is one.
     ///
     /// # Panics
     ///
@@ -305,7 +310,12 @@ impl SentinelSet {
     }
 
     fn promoted(&self, old: &RedisServer) -> Option<&RedisServer> {
-        let master = self.known_master().filter(|master| master.port() != old.port())?;
+        let mut known = self.known_masters();
+        let master = known.next().filter(|master| master.port() != old.port())?;
+        // A sentinel that still names another one would demote this one after eight seconds.
+        if known.any(|other| other.port() != master.port()) {
+            return None;
+        }
         let Ok(Reply::Array(role)) = master.try_cli(&["ROLE"]) else { return None };
         if role.first()?.to_string() == "slave" {
             // It had become a primary by an abandoned fail-over, and a sentinel that knew only of

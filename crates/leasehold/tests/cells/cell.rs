@@ -46,15 +46,18 @@ pub(crate) async fn wait_for<T>(what: &str, event: impl Future<Output = T>) -> T
 
 /// A client of what is up, however long it takes to connect.
 pub(crate) async fn connected(builder: ClientBuilder, url: &str) -> Client {
-    wait_for("a connection", async {
+    let mut failure = None;
+    let connecting = async {
         loop {
             match builder.clone().connect(url).await {
                 Ok(client) => return client,
-                Err(_) => tokio::time::sleep(ms(20)).await,
+                Err(error) => failure = Some(error),
             }
+            tokio::time::sleep(ms(20)).await;
         }
-    })
-    .await
+    };
+    let connected = tokio::time::timeout(PATIENCE, connecting).await;
+    connected.unwrap_or_else(|_| panic!("connected in vain: {failure:?}"))
 }
 
 /// Waits until a replica has all that its primary has.
