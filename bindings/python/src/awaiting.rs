@@ -3,11 +3,11 @@
 //! No mutex of this file is held over a call of Python, which may run anything, also a `__del__`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker, ready};
 
 use leasehold::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyStopIteration;
@@ -17,36 +17,58 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyType, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::bell::Bell;
+use crate::clock::{Time, Timed};
 use crate::convert::raising;
-use crate::guard::{AGuard, Slot};
+use crate::guard::{AGuard, Lease, Slot};
 use crate::process::{Ours, driver};
 use crate::wait;
 
-/// Makes Python's value of an outcome.
-type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
-type Running = Pin<Box<dyn Future<Output = Result<Made>> + Send>>;
+/// An operation, and what makes Python's value of its outcome.
+struct Operation<F, G> {
+    operation: Timed<F>,
+    give: Option<G>,
+}
 
+/// An operation of any type.
+trait Steps: Send {
+    fn poll(&mut self, py: Python<'_>, waker: &Waker) -> Poll<PyResult<Py<PyAny>>>;
+}
+
+impl<T, F, G> Steps for Operation<F, G>
+where
+    F: Future<Output = Result<T>> + Send,
+    G: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send,
+{
+    fn poll(&mut self, py: Python<'_>, waker: &Waker) -> Poll<PyResult<Py<PyAny>>> {
+        let driver = driver().map_err(raising(py))?;
+        let outcome = ready!(wait::poll(driver, Pin::new(&mut self.operation), waker));
+        let value = outcome.map_err(raising(py))?;
+        // It is polled no more, so this is there.
+        Poll::Ready(self.give.take().map_or_else(|| Ok(py.None()), |give| give(py, value)))
+    }
+}
 /// What sleeps on an event loop, by number.
 #[derive(Default)]
 pub(crate) struct Sleepers {
-    sleeping: Mutex<HashMap<u64, Sleeper>>,
+    sleeping: Mutex<BTreeMap<u64, Sleeper>>,
+    /// Bodies that began since the loop's last turn.
+    begun: Mutex<BTreeMap<u64, Arc<Body>>>,
+    /// Whether the loop's next turn looks at those.
+    looks: AtomicBool,
     next: AtomicU64,
 }
 
 enum Sleeper {
     /// The task that awaits this future of asyncio goes on.
     Task(Py<PyAny>),
-    /// If the lease is lost, the task is cancelled.
+    /// If the lease is lost, its task is cancelled.
     Loss(Loss),
 }
 
 struct Loss {
-    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
+    lost: Pin<Box<dyn Future<Output = Result<bool>> + Send>>,
     waker: Waker,
-    /// Weak, since the task has the guard: else the two would keep each other.
-    task: Py<PyWeakrefReference>,
-    slot: Weak<Slot>,
-    is_told: Arc<AtomicBool>,
+    body: Arc<Body>,
 }
 
 impl Sleepers {
@@ -55,17 +77,24 @@ impl Sleepers {
     }
 
     fn put(&self, number: u64, sleeper: Sleeper) {
-        let before = self.locked().insert(number, sleeper);
+        let before = locked(&self.sleeping).insert(number, sleeper);
         drop(before);
     }
 
     fn take(&self, number: u64) -> Option<Sleeper> {
-        self.locked().remove(&number)
+        locked(&self.sleeping).remove(&number)
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Sleeper>> {
-        self.sleeping.lock().unwrap_or_else(PoisonError::into_inner)
+    fn forget(&self, number: u64) {
+        let begun = locked(&self.begun).remove(&number);
+        if begun.is_none() {
+            drop(self.take(number));
+        }
     }
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// leasehold's part of one event loop, which owns it by watching its descriptor.
@@ -75,6 +104,7 @@ pub(crate) struct Hub {
     sleepers: Ours<Arc<Sleepers>>,
     event_loop: Py<PyAny>,
     create_future: Py<PyAny>,
+    call_soon: Py<PyAny>,
 }
 
 #[pymethods]
@@ -89,6 +119,20 @@ impl Hub {
             None => Ok(()),
         };
         self.bell.answer().into_iter().map(wake).fold(Ok(()), PyResult::and)
+    }
+
+    /// The loop calls this in the turn after bodies began.
+    fn look(&self, py: Python<'_>) -> PyResult<()> {
+        let sleepers = self.sleepers.get().map_err(raising(py))?;
+        sleepers.looks.store(false, Ordering::Release);
+        let begun = std::mem::take(&mut *locked(&sleepers.begun));
+        let look = |(number, body): (u64, Arc<Body>)| {
+            let lost = Lease::until_lost(Arc::clone(&body.slot), None);
+            let lost = Box::pin(Timed::new(lost, body.time.clone()));
+            let loss = Loss { lost, waker: self.bell.waker(number), body };
+            look(py, sleepers, number, loss)
+        };
+        begun.into_iter().map(look).fold(Ok(()), PyResult::and)
     }
 }
 
@@ -109,11 +153,11 @@ fn look(py: Python<'_>, sleepers: &Sleepers, number: u64, mut loss: Loss) -> PyR
         return Ok(());
     }
     // A guard that was released has no loss.
-    if loss.slot.upgrade().is_none_or(|slot| slot.is_over()) {
+    if loss.body.slot.is_over() {
         return Ok(());
     }
-    if let Some(task) = loss.task.bind(py).upgrade() {
-        loss.is_told.store(true, Ordering::Release);
+    if let Some(task) = loss.body.task.bind(py).upgrade() {
+        loss.body.is_told.store(true, Ordering::Release);
         task.call_method0(intern!(py, "cancel"))?;
     }
     Ok(())
@@ -149,11 +193,13 @@ fn hub(py: Python<'_>) -> PyResult<Bound<'_, Hub>> {
     let bell = Arc::new(Bell::new()?);
     let descriptor = bell.descriptor();
     let create_future = event_loop.getattr(intern!(py, "create_future"))?.unbind();
+    let call_soon = event_loop.getattr(intern!(py, "call_soon"))?.unbind();
     let hub = Hub {
         bell,
         sleepers: Ours::new(Arc::default()),
         event_loop: event_loop.clone().unbind(),
         create_future,
+        call_soon,
     };
     let hub = Bound::new(py, hub)?;
     let wake = hub.getattr(intern!(py, "wake"))?;
@@ -171,15 +217,6 @@ fn hub(py: Python<'_>) -> PyResult<Bound<'_, Hub>> {
     Ok(hub)
 }
 
-/// How far an await has come.
-enum State {
-    /// Awaited or not yet.
-    Open(Running),
-    /// It is polled at this moment.
-    Polled,
-    Over,
-}
-
 /// The loop on which an await began.
 struct Place {
     bell: Arc<Bell>,
@@ -195,51 +232,56 @@ enum Step {
 }
 
 impl Step {
-    /// As an iterator tells it.
+    /// As `send` tells it.
     fn told(self) -> PyResult<Py<PyAny>> {
         match self {
             Self::Pending(future) => Ok(future),
             Self::Ready(value) => Err(PyStopIteration::new_err((value,))),
         }
     }
+
+    /// As an iterator tells it. `None` is the end with the value `None`, without the cost of an
+    /// exception.
+    fn next(self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self {
+            Self::Ready(value) if value.is_none(py) => Ok(None),
+            other => other.told().map(Some),
+        }
+    }
 }
 
 /// An operation that is awaited once, on one loop. Dropped or cancelled, it leaves nothing.
-struct Await(Ours<Mutex<(State, Option<Place>)>>);
+struct Await(Ours<Mutex<Option<Open>>>);
+
+/// An await that has not ended. While it is polled, it is not in its place.
+struct Open {
+    steps: Box<dyn Steps>,
+    place: Option<Place>,
+}
 
 impl Await {
     fn new<T: Send + 'static>(
-        operation: impl Future<Output = Result<T>> + Send + 'static,
+        operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        let running: Running = Box::pin(async move {
-            let value = operation.await?;
-            Ok(Box::new(move |py: Python<'_>| give(py, value)) as Made)
-        });
-        Self(Ours::new(Mutex::new((State::Open(running), None))))
+        let steps = Box::new(Operation { operation, give: Some(give) });
+        Self(Ours::new(Mutex::new(Some(Open { steps, place: None }))))
     }
 
     fn step(&self, py: Python<'_>) -> PyResult<Step> {
-        let parts = self.0.get().map_err(raising(py))?;
-        let locked = || parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (state, place) = {
-            let mut parts = locked();
-            (std::mem::replace(&mut parts.0, State::Polled), parts.1.take())
-        };
-        let State::Open(mut running) = state else {
-            locked().0 = state;
+        let open = self.0.get().map_err(raising(py))?;
+        let taken = locked(open).take();
+        let Some(Open { mut steps, place }) = taken else {
             let why = "this was awaited before; call its method again for another await";
             return Err(raising(py)(Error::new(ErrorKind::Misuse, why)));
         };
-        let driver = driver().map_err(raising(py))?;
-        let hub = match hub(py) {
-            Ok(hub) => hub,
-            // Where no loop runs, such as in the end of a generator, only a wait is refused.
-            Err(error) => match wait::poll(driver, running.as_mut(), Waker::noop()) {
-                Poll::Ready(outcome) => return outcome.map_err(raising(py))?(py).map(Step::Ready),
-                Poll::Pending => return Err(error),
-            },
-        };
+        // Where no loop runs, such as in the end of a generator, only a wait is refused.
+        if place.is_none()
+            && let Poll::Ready(value) = steps.poll(py, Waker::noop())
+        {
+            return value.map(Step::Ready);
+        }
+        let hub = hub(py)?;
         let hub = hub.get();
         let sleepers = hub.sleepers.get().map_err(raising(py))?;
         let place = match place {
@@ -254,30 +296,22 @@ impl Await {
                 Place { bell, sleepers: Arc::downgrade(sleepers), number, waker }
             }
         };
-        match wait::poll(driver, running.as_mut(), &place.waker) {
-            Poll::Ready(outcome) => {
-                locked().0 = State::Over;
-                drop(running);
-                outcome.map_err(raising(py))?(py).map(Step::Ready)
-            }
-            Poll::Pending => {
-                let future = hub.create_future.bind(py).call0()?;
-                future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
-                sleepers.put(place.number, Sleeper::Task(future.clone().unbind()));
-                *locked() = (State::Open(running), Some(place));
-                Ok(Step::Pending(future.unbind()))
-            }
+        if let Poll::Ready(value) = steps.poll(py, &place.waker) {
+            return value.map(Step::Ready);
         }
+        let future = hub.create_future.bind(py).call0()?;
+        future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
+        sleepers.put(place.number, Sleeper::Task(future.clone().unbind()));
+        *locked(open) = Some(Open { steps, place: Some(place) });
+        Ok(Step::Pending(future.unbind()))
     }
 
     /// Ends it: what it has begun is undone in the background.
     fn stop(&self) {
-        let Ok(parts) = self.0.get() else { return };
-        let (state, place) = {
-            let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-            (std::mem::replace(&mut parts.0, State::Over), parts.1.take())
-        };
-        drop(state);
+        let Ok(open) = self.0.get() else { return };
+        let taken = locked(open).take();
+        let Some(Open { steps, place }) = taken else { return };
+        drop(steps);
         if let Some(place) = place
             && let Some(sleepers) = place.sleepers.upgrade()
         {
@@ -319,19 +353,20 @@ macro_rules! awaited {
                 slf
             }
 
-            fn __next__($slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+            fn __next__($slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
                 let $py = $slf.py();
-                $step?.told()
+                $step?.next($py)
             }
 
             #[doc = about!("aio.Acquiring.send")]
             #[pyo3(signature = (value=None))]
             fn send(
-                slf: &Bound<'_, Self>,
+                $slf: &Bound<'_, Self>,
                 value: Option<Bound<'_, PyAny>>,
             ) -> PyResult<Py<PyAny>> {
                 drop(value);
-                Self::__next__(slf)
+                let $py = $slf.py();
+                $step?.told()
             }
 
             #[doc = about!("aio.Acquiring.throw")]
@@ -365,7 +400,7 @@ pub(crate) struct Waiting(Await);
 
 impl Waiting {
     pub(crate) fn new<T: Send + 'static>(
-        operation: impl Future<Output = Result<T>> + Send + 'static,
+        operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
         Self(Await::new(operation, give))
@@ -379,36 +414,42 @@ awaited!(Waiting, |this| this.0, |slf, py| slf.get().0.step(py));
 pub(crate) struct Acquiring {
     awaits: Await,
     cancel_on_loss: bool,
+    /// Whether `async with` awaits it.
+    enters: AtomicBool,
     entered: Mutex<Option<Py<PyAny>>>,
 }
 
 impl Acquiring {
     pub(crate) fn new<T: Send + 'static>(
-        operation: impl Future<Output = Result<T>> + Send + 'static,
+        operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
         cancel_on_loss: bool,
     ) -> Self {
-        Self { awaits: Await::new(operation, give), cancel_on_loss, entered: Mutex::default() }
+        let (enters, entered) = (AtomicBool::new(false), Mutex::default());
+        Self { awaits: Await::new(operation, give), cancel_on_loss, enters, entered }
     }
 
-    fn enter(&self, py: Python<'_>) -> PyResult<Step> {
+    fn step(&self, py: Python<'_>) -> PyResult<Step> {
         let step = self.awaits.step(py)?;
-        if let Step::Ready(guard) = &step {
+        if self.enters.load(Ordering::Acquire)
+            && let Step::Ready(guard) = &step
+        {
             let entered = guard.bind(py).cast::<AGuard>()?;
             entered.as_super().get().enter(py)?;
             if self.cancel_on_loss {
                 AGuard::watch(entered)?;
             }
             let guard = guard.clone_ref(py);
-            *self.entered.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+            *locked(&self.entered) = Some(guard);
         }
         Ok(step)
     }
 }
 
-awaited!(Acquiring, |this| this.awaits, |slf, py| slf.get().awaits.step(py), {
-    fn __aenter__(slf: Py<Self>) -> Entering {
-        Entering(slf)
+awaited!(Acquiring, |this| this.awaits, |slf, py| slf.get().step(py), {
+    fn __aenter__(slf: Py<Self>) -> Py<Self> {
+        slf.get().enters.store(true, Ordering::Release);
+        slf
     }
 
     fn __aexit__(
@@ -419,7 +460,7 @@ awaited!(Acquiring, |this| this.awaits, |slf, py| slf.get().awaits.step(py), {
         traceback: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Waiting> {
         drop((kind, traceback));
-        let guard = self.entered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let guard = locked(&self.entered).take();
         let Some(guard) = guard else {
             return Err(raising(py)(Error::new(ErrorKind::Misuse, "this was not entered")));
         };
@@ -427,52 +468,53 @@ awaited!(Acquiring, |this| this.awaits, |slf, py| slf.get().awaits.step(py), {
     }
 });
 
-/// The way into `async with`.
-#[pyclass(frozen, module = "leasehold.aio")]
-pub(crate) struct Entering(Py<Acquiring>);
-
-awaited!(Entering, |this| this.0.get().awaits, |slf, py| slf.get().0.get().enter(py));
-
-/// Watches a lease for the task that entered `async with`.
-pub(crate) struct Watch {
-    sleepers: Weak<Sleepers>,
-    number: u64,
+/// The body of an `async with`, whose task a loss cancels.
+struct Body {
+    slot: Arc<Slot>,
+    time: Option<Arc<Time>>,
+    /// Weak, since the task has the guard: else the two would keep each other.
     task: Py<PyWeakrefReference>,
     /// How many requests to cancel the task there were before.
     cancelling: u64,
-    is_told: Arc<AtomicBool>,
+    is_told: AtomicBool,
+}
+
+/// Watches the lease of a body. The loop's next turn is the first that can cancel its task, so only
+/// a body that lasts until then is looked at.
+pub(crate) struct Watch {
+    sleepers: Weak<Sleepers>,
+    number: u64,
+    body: Arc<Body>,
 }
 
 impl Watch {
     /// From now on a loss cancels the running task.
     pub(crate) fn begin(
         py: Python<'_>,
-        slot: &Arc<Slot>,
-        lost: impl Future<Output = ()> + Send + 'static,
+        slot: Arc<Slot>,
+        time: Option<Arc<Time>>,
     ) -> PyResult<Self> {
         static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let current = CURRENT.get_or_try_init(py, || asyncio(py, "current_task"))?.bind(py);
-        let task = current.call0()?;
+        let hub = hub(py)?;
+        let it = hub.get();
+        let task = current.call1((&it.event_loop,))?;
         if task.is_none() {
             let why = "`async with` cancels its task on a loss, and there is no task here";
             return Err(raising(py)(Error::new(ErrorKind::Misuse, why)));
         }
         let cancelling = task.call_method0(intern!(py, "cancelling"))?.extract()?;
         let task = PyWeakrefReference::new(&task)?.unbind();
-        let hub = hub(py)?;
-        let hub = hub.get();
-        let sleepers = hub.sleepers.get().map_err(raising(py))?;
+        let body = Arc::new(Body { slot, time, task, cancelling, is_told: AtomicBool::new(false) });
+        let sleepers = it.sleepers.get().map_err(raising(py))?;
         let number = sleepers.number();
-        let is_told = Arc::new(AtomicBool::new(false));
-        let loss = Loss {
-            lost: Box::pin(lost),
-            waker: hub.bell.waker(number),
-            task: task.clone_ref(py),
-            slot: Arc::downgrade(slot),
-            is_told: Arc::clone(&is_told),
-        };
-        look(py, sleepers, number, loss)?;
-        Ok(Self { sleepers: Arc::downgrade(sleepers), number, task, cancelling, is_told })
+        locked(&sleepers.begun).insert(number, Arc::clone(&body));
+        let this = Self { sleepers: Arc::downgrade(sleepers), number, body };
+        if !sleepers.looks.load(Ordering::Acquire) {
+            it.call_soon.bind(py).call1((hub.getattr(intern!(py, "look"))?,))?;
+            sleepers.looks.store(true, Ordering::Release);
+        }
+        Ok(this)
     }
 
     /// Ends it. Returns whether the exception that leaves the body is the loss's own cancel, as
@@ -482,10 +524,10 @@ impl Watch {
         py: Python<'_>,
         raised: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<bool>> {
-        if !self.is_told.load(Ordering::Acquire) {
+        if !self.body.is_told.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let left = match self.task.bind(py).upgrade() {
+        let left = match self.body.task.bind(py).upgrade() {
             Some(task) => task.call_method0(intern!(py, "uncancel"))?.extract()?,
             None => 0,
         };
@@ -493,14 +535,14 @@ impl Watch {
             Some(raised) => raised.is_instance(asyncio(py, "CancelledError")?.bind(py))?,
             None => true,
         };
-        Ok(Some(is_cancelled && self.cancelling >= left))
+        Ok(Some(is_cancelled && self.body.cancelling >= left))
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(sleepers) = self.sleepers.upgrade() {
-            drop(sleepers.take(self.number));
+            sleepers.forget(self.number);
         }
     }
 }

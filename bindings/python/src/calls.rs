@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::awaiting::Waiting;
 use crate::client;
+use crate::clock::Timed;
 use crate::convert::raising;
 use crate::errors;
 use crate::log;
@@ -47,7 +48,7 @@ impl Face {
     pub(crate) fn run<T: Send + 'static>(
         self,
         py: Python<'_>,
-        operation: impl Future<Output = Result<T>> + Send + 'static,
+        operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
         if log::is_on() && READS.get().is_none() {

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use tokio::runtime::Handle;
 
 use crate::calls::{Face, nothing, plain, wait};
-use crate::clock::{self, FakeClock, Time};
+use crate::clock::{FakeClock, Time, Timed};
 use crate::convert::{self, raising};
 use crate::guard::{Grant, Held};
 use crate::kinds::{self, Owner};
@@ -106,13 +106,14 @@ impl Core {
         }))
     }
 
-    /// Carries out an operation on the client's time. It lies in a box, since it goes through many
-    /// hands and is large.
-    pub(crate) fn timed<F: Future>(
-        &self,
-        operation: F,
-    ) -> impl Future<Output = F::Output> + use<F> {
-        clock::on(self.time.clone(), Box::pin(operation))
+    /// Carries out an operation on the client's time.
+    pub(crate) fn timed<F>(&self, operation: F) -> Timed<F> {
+        Timed::new(operation, self.time())
+    }
+
+    /// The clock of a test, if it has one.
+    pub(crate) fn time(&self) -> Option<Arc<Time>> {
+        self.time.clone()
     }
 
     /// Where tasks run on the client's time.

@@ -72,26 +72,26 @@ impl Time {
     }
 }
 
-/// The timers of a future follow the clock, if there is one.
-pub(crate) async fn on<F: Future>(time: Option<Arc<Time>>, future: Pin<Box<F>>) -> F::Output {
-    match time {
-        None => future.await,
-        Some(time) => Timed { future, time }.await,
-    }
+/// A future whose timers follow a clock, if there is one. It lies in a box, since it goes through
+/// many hands and is large.
+pub(crate) struct Timed<F> {
+    future: Pin<Box<F>>,
+    time: Option<Arc<Time>>,
 }
 
-struct Timed<F> {
-    future: Pin<Box<F>>,
-    time: Arc<Time>,
+impl<F> Timed<F> {
+    pub(crate) fn new(future: F, time: Option<Arc<Time>>) -> Self {
+        Self { future: Box::pin(future), time }
+    }
 }
 
 impl<F: Future> Future for Timed<F> {
     type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let time = Arc::clone(&self.time);
-        let _entered = time.runtime.enter();
-        self.future.as_mut().poll(context)
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Self { future, time } = self.get_mut();
+        let _entered = time.as_ref().map(|time| time.runtime.enter());
+        future.as_mut().poll(context)
     }
 }
 

@@ -19,6 +19,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::awaiting::{Waiting, Watch};
 use crate::calls::{self, Call, Face, nothing, plain};
 use crate::client::Core;
+use crate::clock::Timed;
 use crate::convert::raising;
 use crate::errors;
 use crate::options::{count, length, limit};
@@ -355,7 +356,7 @@ impl Lease {
         drop(calls);
     }
 
-    async fn until_lost(slot: Arc<Slot>, limit: Option<Duration>) -> Result<bool> {
+    pub(crate) async fn until_lost(slot: Arc<Slot>, limit: Option<Duration>) -> Result<bool> {
         let view = slot.view()?;
         within(limit, async { of_view!(view, lease => lease.lost().await) }).await;
         Ok(of_view!(view, lease => !lease.is_held()))
@@ -598,15 +599,15 @@ impl Guard {
         kind: Option<Bound<'_, PyAny>>,
         raised: Option<Bound<'_, PyAny>>,
         traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<bool> {
+    ) -> PyResult<()> {
         drop((kind, traceback));
         let (py, lease) = (slf.py(), slf.as_super().get());
         lease.forget_calls();
         if lease.slot.is_over() {
-            return Ok(false);
+            return Ok(());
         }
         let released = calls::wait(py, lease.core.timed(lease.slot.release(None)))?;
-        released.or_else(|error| left(py, &error, raised.as_ref())).map(|()| false)
+        released.or_else(|error| left(py, &error, raised.as_ref()))
     }
 }
 
@@ -627,11 +628,8 @@ pub(crate) struct AGuard(Mutex<Option<Watch>>);
 impl AGuard {
     /// From now on a loss cancels the task that runs.
     pub(crate) fn watch(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (py, slot) = (slf.py(), &slf.as_super().get().slot);
-        let view = slf.as_super().get().view(py)?.clone();
-        let lost = async move { of_view!(&view, lease => lease.lost().await) };
-        let lost = slf.as_super().get().core.timed(lost);
-        let watch = Watch::begin(py, slot, lost)?;
+        let lease = slf.as_super().get();
+        let watch = Watch::begin(slf.py(), Arc::clone(&lease.slot), lease.core.time())?;
         let before = slf.get().0.lock().unwrap_or_else(PoisonError::into_inner).replace(watch);
         drop(before);
         Ok(())
@@ -659,14 +657,15 @@ impl AGuard {
             Ok::<Result<()>, Error>(released)
         };
         let raised = raised.map(Bound::unbind);
-        let key = lease.key.clone();
+        let slot = Arc::clone(&lease.slot);
         Ok(Waiting::new(lease.core.timed(release), move |py: Python<'_>, released: Result<()>| {
             let raised = raised.as_ref().map(|raised| raised.bind(py));
             let error = match (released, told) {
-                (Ok(()), None) => return plain(py, false),
+                (Ok(()), None) => return Ok(py.None()),
                 (Err(error), _) => error,
                 // The store may have it still, but its holder learned otherwise.
                 (Ok(()), Some(_)) => {
+                    let key = slot.view().map_err(raising(py))?.key();
                     let why = format!("{key:?}: the lease was lost while its work ran");
                     Error::new(ErrorKind::Lost, why)
                 }
@@ -677,7 +676,7 @@ impl AGuard {
                 return Err(lost);
             }
             left(py, &error, raised)?;
-            plain(py, false)
+            Ok(py.None())
         }))
     }
 }
@@ -688,7 +687,8 @@ impl AGuard {
         slf.as_super().get().enter(slf.py())?;
         Self::watch(slf)?;
         let this = slf.clone().unbind();
-        Ok(Waiting::new(async { Ok(()) }, move |_: Python<'_>, ()| Ok(this.into_any())))
+        let ready = Timed::new(ready(Ok(())), None);
+        Ok(Waiting::new(ready, move |_: Python<'_>, ()| Ok(this.into_any())))
     }
 
     fn __aexit__(

@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use crate::awaiting::Acquiring;
 use crate::calls::{Face, plain, wait};
 use crate::client::{AnyClient, Core};
+use crate::clock::Timed;
 use crate::convert::{self, raising};
 use crate::guard::{Grant, Held, Lease};
 use crate::options::{self, count, length, limit, refused};
@@ -86,7 +87,7 @@ impl<V: Clone + Send + Sync + 'static> Kind<V> {
     fn take<F, O>(
         self: &Arc<Self>,
         operation: O,
-    ) -> impl Future<Output = Result<Grant>> + Send + 'static + use<V, F, O>
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + 'static + use<V, F, O>>
     where
         O: FnOnce(V) -> F + Send + 'static,
         F: Future<Output = Result<Held>> + Send + 'static,
@@ -187,7 +188,10 @@ pub(crate) fn mutex(
 }
 
 impl AnyMutex {
-    fn lock(&self, limit: Option<Duration>) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    fn lock(
+        &self,
+        limit: Option<Duration>,
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |mutex: leasehold::Mutex| match limit {
             Some(limit) => mutex.lock_within(limit).await.map(Held::Plain),
             None => mutex.lock().await.map(Held::Plain),
@@ -265,14 +269,20 @@ pub(crate) fn rwlock(
 }
 
 impl AnyRwLock {
-    fn read(&self, limit: Option<Duration>) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    fn read(
+        &self,
+        limit: Option<Duration>,
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |lock: leasehold::RwLock| match limit {
             Some(limit) => lock.read_within(limit).await.map(Held::Read),
             None => lock.read().await.map(Held::Read),
         })
     }
 
-    fn write(&self, limit: Option<Duration>) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    fn write(
+        &self,
+        limit: Option<Duration>,
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |lock: leasehold::RwLock| match limit {
             Some(limit) => lock.write_within(limit).await.map(Held::Write),
             None => lock.write().await.map(Held::Write),
@@ -349,7 +359,7 @@ impl AnySemaphore {
         &self,
         n: u32,
         limit: Option<Duration>,
-    ) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |permits: leasehold::Semaphore| match limit {
             Some(limit) => permits.acquire_many_within(n, limit).await.map(Held::Permits),
             None => permits.acquire_many(n).await.map(Held::Permits),
@@ -439,7 +449,10 @@ pub(crate) fn multi(
 }
 
 impl AnyMulti {
-    fn lock(&self, limit: Option<Duration>) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    fn lock(
+        &self,
+        limit: Option<Duration>,
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |multi: leasehold::Multi| match limit {
             Some(limit) => multi.lock_within(limit).await.map(Held::Multi),
             None => multi.lock().await.map(Held::Multi),
@@ -523,7 +536,10 @@ pub(crate) fn reentrant(
 }
 
 impl AnyReentrant {
-    fn lock(&self, limit: Option<Duration>) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    fn lock(
+        &self,
+        limit: Option<Duration>,
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |lock: leasehold::Reentrant| match limit {
             Some(limit) => lock.lock_within(limit).await.map(Held::Reentrant),
             None => lock.lock().await.map(Held::Reentrant),
@@ -632,7 +648,7 @@ impl AnyElection {
     fn campaign(
         &self,
         limit: Option<Duration>,
-    ) -> impl Future<Output = Result<Grant>> + Send + use<> {
+    ) -> Timed<impl Future<Output = Result<Grant>> + Send + use<>> {
         self.kind.take(async move |election: leasehold::Election| {
             let leadership = match limit {
                 Some(limit) => election.campaign_within(limit).await,

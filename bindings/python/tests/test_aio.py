@@ -330,6 +330,18 @@ def test_a_loss_cancels_the_body_and_comes_out(run: Run, url: str, key: str) -> 
     run(main)
 
 
+def test_a_loss_that_precedes_the_loops_next_turn_cancels_the_body(run: Run, key: str) -> None:
+    async def main() -> None:
+        async with opened("memory:") as client:
+            with pytest.raises(leasehold.Lost):
+                async with short(client, key) as guard:
+                    while guard.is_held:
+                        pass
+                    await asyncio.sleep(PATIENCE)
+
+    run(main)
+
+
 def test_a_loss_is_only_told_if_the_caller_wants_that(run: Run, url: str, key: str) -> None:
     async def main() -> None:
         async with opened(url) as client:

@@ -59,6 +59,37 @@ def test_kinds_names_and_errors(memory: leasehold.Client) -> None:
     held.release()
 
 
+def test_holds_within_one_turn_of_a_loop(memory: leasehold.Client) -> None:
+    """What is ready at once keeps the loop's turn."""
+
+    async def main() -> int:
+        mutex = aio.Client.of(memory).mutex("k")
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def cycles(count: int) -> None:
+            for _ in range(count):
+                async with mutex.lock():
+                    pass
+
+        counting = asyncio.create_task(count_turns())
+        await asyncio.sleep(0)
+        await cycles(CYCLES // 10)
+        before = resident()
+        await cycles(CYCLES)
+        grown = resident() - before
+        assert turns == 1
+        counting.cancel()
+        return grown
+
+    assert asyncio.run(main()) < MAY_GROW
+
+
 def test_awaits_and_cancels(memory: leasehold.Client) -> None:
     async def main() -> int:
         client = aio.Client.of(memory)

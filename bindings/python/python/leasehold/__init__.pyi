@@ -232,7 +232,7 @@ class Guard(Lease):
         kind: type[BaseException] | None,
         raised: BaseException | None,
         traceback: TracebackType | None,
-    ) -> Literal[False]:
+    ) -> None:
         """Releases. A loss is raised, or is a note on what the body has raised."""
 
 @final

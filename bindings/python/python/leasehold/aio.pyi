@@ -72,7 +72,7 @@ class Guard(Lease):
         kind: type[BaseException] | None,
         raised: BaseException | None,
         traceback: TracebackType | None,
-    ) -> _Operation[Literal[False]]: ...
+    ) -> _Operation[None]: ...
 
 @final
 class ReadGuard(Guard):
@@ -127,7 +127,7 @@ class Acquiring(Coroutine[Any, Any, _G]):
         kind: type[BaseException] | None,
         raised: BaseException | None,
         traceback: TracebackType | None,
-    ) -> _Operation[Literal[False]]: ...
+    ) -> _Operation[None]: ...
 
 @final
 class Mutex:
