@@ -2,7 +2,6 @@
 //!
 //! No mutex of this file is held over a call of Python, which may run anything, also a `__del__`.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyType, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::bell::Bell;
 use crate::clock::{Time, Timed};
@@ -72,10 +72,6 @@ struct Loss {
 }
 
 impl Sleepers {
-    fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
     fn put(&self, number: u64, sleeper: Sleeper) {
         let before = locked(&self.sleeping).insert(number, sleeper);
         drop(before);
@@ -85,10 +81,35 @@ impl Sleepers {
         locked(&self.sleeping).remove(&number)
     }
 
+    fn sleeps(&self, number: u64) -> bool {
+        locked(&self.sleeping).contains_key(&number)
+    }
+
     fn forget(&self, number: u64) {
         let begun = locked(&self.begun).remove(&number);
         if begun.is_none() {
             drop(self.take(number));
+        }
+    }
+}
+
+/// What sleeps under this number is forgotten with it.
+struct Number {
+    sleepers: Weak<Sleepers>,
+    number: u64,
+}
+
+impl Number {
+    fn new(sleepers: &Arc<Sleepers>) -> Self {
+        let number = sleepers.next.fetch_add(1, Ordering::Relaxed);
+        Self { sleepers: Arc::downgrade(sleepers), number }
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if let Some(sleepers) = self.sleepers.upgrade() {
+            sleepers.forget(self.number);
         }
     }
 }
@@ -123,16 +144,17 @@ impl Hub {
 
     /// The loop calls this in the turn after bodies began.
     fn look(&self, py: Python<'_>) -> PyResult<()> {
-        let sleepers = self.sleepers.get().map_err(raising(py))?;
+        // A fork's child may go on with its parent's loop.
+        let Ok(sleepers) = self.sleepers.get() else { return Ok(()) };
         sleepers.looks.store(false, Ordering::Release);
-        let begun = std::mem::take(&mut *locked(&sleepers.begun));
+        let next = || locked(&sleepers.begun).pop_first();
         let look = |(number, body): (u64, Arc<Body>)| {
             let lost = Lease::until_lost(Arc::clone(&body.slot), None);
             let lost = Box::pin(Timed::new(lost, body.time.clone()));
             let loss = Loss { lost, waker: self.bell.waker(number), body };
             look(py, sleepers, number, loss)
         };
-        begun.into_iter().map(look).fold(Ok(()), PyResult::and)
+        std::iter::from_fn(next).map(look).fold(Ok(()), PyResult::and)
     }
 }
 
@@ -163,10 +185,8 @@ fn look(py: Python<'_>, sleepers: &Sleepers, number: u64, mut loss: Loss) -> PyR
     Ok(())
 }
 
-thread_local! {
-    /// The hubs of the loops that ran in this thread. Weak: each belongs to its loop.
-    static HUBS: RefCell<Vec<Py<PyWeakrefReference>>> = const { RefCell::new(Vec::new()) };
-}
+/// The hubs of all loops, by the loop's address. Weak: each belongs to its loop.
+static HUBS: Mutex<BTreeMap<usize, Py<PyWeakrefReference>>> = Mutex::new(BTreeMap::new());
 
 fn asyncio(py: Python<'_>, name: &'static str) -> PyResult<Py<PyAny>> {
     py.import("asyncio")?.getattr(name).map(Bound::unbind)
@@ -180,15 +200,14 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// The hub of the loop that runs in this thread, made if it is not there.
 fn hub(py: Python<'_>) -> PyResult<Bound<'_, Hub>> {
     let event_loop = running_loop(py)?;
-    let known = HUBS.with_borrow(|hubs| {
-        hubs.iter().rev().find_map(|hub| {
-            let hub = hub.bind(py).upgrade()?.cast_into::<Hub>().ok()?;
-            let it = hub.get();
-            (it.event_loop.is(&event_loop) && it.sleepers.is_ours()).then_some(hub)
-        })
-    });
-    if let Some(known) = known {
-        return Ok(known);
+    let address = event_loop.as_ptr().addr();
+    let known = locked(&HUBS).get(&address).map(|hub| hub.clone_ref(py));
+    if let Some(known) = known.and_then(|hub| hub.bind(py).upgrade()) {
+        let hub = known.cast_into::<Hub>()?;
+        let it = hub.get();
+        if it.event_loop.is(&event_loop) && it.sleepers.is_ours() {
+            return Ok(hub);
+        }
     }
     let bell = Arc::new(Bell::new()?);
     let descriptor = bell.descriptor();
@@ -205,24 +224,30 @@ fn hub(py: Python<'_>) -> PyResult<Bound<'_, Hub>> {
     let wake = hub.getattr(intern!(py, "wake"))?;
     event_loop.call_method1(intern!(py, "add_reader"), (descriptor, wake))?;
     let weak = PyWeakrefReference::new(&hub)?.unbind();
-    let gone = HUBS.with_borrow_mut(|hubs| {
-        let (live, gone) =
-            std::mem::take(hubs).into_iter().partition(|hub| hub.bind(py).upgrade().is_some());
-        *hubs = live;
-        hubs.push(weak);
-        let gone: Vec<_> = gone;
-        gone
-    });
-    drop(gone);
+    let before = locked(&HUBS).insert(address, weak);
+    drop(before);
+    forget_gone(py);
     Ok(hub)
+}
+
+fn forget_gone(py: Python<'_>) {
+    let all = |hubs: &BTreeMap<usize, Py<PyWeakrefReference>>| -> Vec<_> {
+        hubs.iter().map(|(address, hub)| (*address, hub.clone_ref(py))).collect()
+    };
+    let all = all(&locked(&HUBS));
+    for (address, hub) in all {
+        if hub.bind(py).upgrade().is_none() {
+            let gone = locked(&HUBS).remove(&address);
+            drop(gone);
+        }
+    }
 }
 
 /// The loop on which an await began.
 struct Place {
     bell: Arc<Bell>,
-    sleepers: Weak<Sleepers>,
-    number: u64,
     waker: Waker,
+    number: Number,
 }
 
 /// One step of an await.
@@ -257,79 +282,83 @@ struct Await(Ours<Mutex<Option<Open>>>);
 struct Open {
     steps: Box<dyn Steps>,
     place: Option<Place>,
+    /// The guard whose object has to live meanwhile.
+    guard: Option<Py<Lease>>,
 }
 
 impl Await {
     fn new<T: Send + 'static>(
+        guard: Option<Py<Lease>>,
         operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
         let steps = Box::new(Operation { operation, give: Some(give) });
-        Self(Ours::new(Mutex::new(Some(Open { steps, place: None }))))
+        Self(Ours::new(Mutex::new(Some(Open { steps, place: None, guard }))))
     }
 
     fn step(&self, py: Python<'_>) -> PyResult<Step> {
         let open = self.0.get().map_err(raising(py))?;
+        let misuse = |why| raising(py)(Error::new(ErrorKind::Misuse, why));
         let taken = locked(open).take();
-        let Some(Open { mut steps, place }) = taken else {
-            let why = "this was awaited before; call its method again for another await";
-            return Err(raising(py)(Error::new(ErrorKind::Misuse, why)));
+        let Some(mut taken) = taken else {
+            return Err(misuse("this was awaited before; call its method again for another await"));
         };
         // Where no loop runs, such as in the end of a generator, only a wait is refused.
-        if place.is_none()
-            && let Poll::Ready(value) = steps.poll(py, Waker::noop())
+        if taken.place.is_none()
+            && let Poll::Ready(value) = taken.steps.poll(py, Waker::noop())
         {
             return value.map(Step::Ready);
         }
         let hub = hub(py)?;
         let hub = hub.get();
         let sleepers = hub.sleepers.get().map_err(raising(py))?;
-        let place = match place {
-            Some(place) if Arc::ptr_eq(&place.bell, &hub.bell) => place,
-            Some(_) => {
-                let why = "this is awaited on another event loop already";
-                return Err(raising(py)(Error::new(ErrorKind::Misuse, why)));
-            }
-            None => {
-                let number = sleepers.number();
-                let (bell, waker) = (Arc::clone(&hub.bell), hub.bell.waker(number));
-                Place { bell, sleepers: Arc::downgrade(sleepers), number, waker }
-            }
-        };
-        if let Poll::Ready(value) = steps.poll(py, &place.waker) {
+        let place = taken.place.get_or_insert_with(|| {
+            let number = Number::new(sleepers);
+            let (bell, waker) = (Arc::clone(&hub.bell), hub.bell.waker(number.number));
+            Place { bell, waker, number }
+        });
+        if !Arc::ptr_eq(&place.bell, &hub.bell) {
+            return Err(misuse("this is awaited on another event loop already"));
+        }
+        let number = place.number.number;
+        if sleepers.sleeps(number) {
+            *locked(open) = Some(taken);
+            return Err(misuse("this is awaited by another task already"));
+        }
+        if let Poll::Ready(value) = taken.steps.poll(py, &place.waker) {
             return value.map(Step::Ready);
         }
         let future = hub.create_future.bind(py).call0()?;
         future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
-        sleepers.put(place.number, Sleeper::Task(future.clone().unbind()));
-        *locked(open) = Some(Open { steps, place: Some(place) });
+        sleepers.put(number, Sleeper::Task(future.clone().unbind()));
+        *locked(open) = Some(taken);
         Ok(Step::Pending(future.unbind()))
     }
 
     /// Ends it: what it has begun is undone in the background.
     fn stop(&self) {
-        let Ok(open) = self.0.get() else { return };
-        let taken = locked(open).take();
-        let Some(Open { steps, place }) = taken else { return };
-        drop(steps);
-        if let Some(place) = place
-            && let Some(sleepers) = place.sleepers.upgrade()
-        {
-            drop(sleepers.take(place.number));
+        if let Ok(open) = self.0.get() {
+            let taken = locked(open).take();
+            drop(taken);
         }
     }
 
-    fn throw(
-        &self,
-        py: Python<'_>,
-        kind: Bound<'_, PyAny>,
-        value: Option<Bound<'_, PyAny>>,
-    ) -> PyErr {
+    fn throw(&self, kind: Bound<'_, PyAny>, value: Option<Bound<'_, PyAny>>) -> PyErr {
         self.stop();
-        let raised = value.filter(|value| !value.is_none()).unwrap_or(kind);
-        let raised = if raised.is_instance_of::<PyType>() { raised.call0() } else { Ok(raised) };
-        let _ = py;
-        raised.map_or_else(|failed| failed, PyErr::from_value)
+        match (kind.cast_into::<PyType>(), value) {
+            (Ok(kind), Some(value)) if !value.is_none() => PyErr::from_type(kind, value.unbind()),
+            (Ok(kind), _) => PyErr::from_type(kind, ()),
+            (Err(raised), _) => PyErr::from_value(raised.into_inner()),
+        }
+    }
+
+    /// Shows the collector what it holds.
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        // Only what is polled at this moment is locked, and so it is in use.
+        let Some(open) = self.0.get().ok().and_then(|open| open.try_lock().ok()) else {
+            return Ok(());
+        };
+        visit.call(open.as_ref().and_then(|open| open.guard.as_ref()))
     }
 }
 
@@ -342,7 +371,7 @@ impl Drop for Await {
 /// The methods of what a task awaits, by the one that steps it.
 macro_rules! awaited {
     ($class:ident, |$this:ident| $awaits:expr, |$slf:ident, $py:ident| $step:expr
-     $(, { $($more:tt)* })?) => {
+     , { $($more:tt)* }) => {
         #[pymethods]
         impl $class {
             fn __await__(slf: Py<Self>) -> Py<Self> {
@@ -380,7 +409,8 @@ macro_rules! awaited {
             ) -> PyResult<Py<PyAny>> {
                 drop(traceback);
                 let $this = self;
-                Err($awaits.throw(py, kind, value))
+                let _ = py;
+                Err($awaits.throw(kind, value))
             }
 
             #[doc = about!("aio.Acquiring.close")]
@@ -389,7 +419,12 @@ macro_rules! awaited {
                 $awaits.stop();
             }
 
-            $($($more)*)?
+            fn __clear__(&self) {
+                let $this = self;
+                $awaits.stop();
+            }
+
+            $($more)*
         }
     };
 }
@@ -400,14 +435,19 @@ pub(crate) struct Waiting(Await);
 
 impl Waiting {
     pub(crate) fn new<T: Send + 'static>(
+        guard: Option<Py<Lease>>,
         operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        Self(Await::new(operation, give))
+        Self(Await::new(guard, operation, give))
     }
 }
 
-awaited!(Waiting, |this| this.0, |slf, py| slf.get().0.step(py));
+awaited!(Waiting, |this| this.0, |slf, py| slf.get().0.step(py), {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.0.traverse(&visit)
+    }
+});
 
 #[doc = about!("aio.Acquiring")]
 #[pyclass(frozen, generic, module = "leasehold.aio")]
@@ -426,7 +466,7 @@ impl Acquiring {
         cancel_on_loss: bool,
     ) -> Self {
         let (enters, entered) = (AtomicBool::new(false), Mutex::default());
-        Self { awaits: Await::new(operation, give), cancel_on_loss, enters, entered }
+        Self { awaits: Await::new(None, operation, give), cancel_on_loss, enters, entered }
     }
 
     fn step(&self, py: Python<'_>) -> PyResult<Step> {
@@ -447,6 +487,11 @@ impl Acquiring {
 }
 
 awaited!(Acquiring, |this| this.awaits, |slf, py| slf.get().step(py), {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        let entered = self.entered.try_lock();
+        visit.call(entered.as_deref().ok().and_then(Option::as_ref))
+    }
+
     fn __aenter__(slf: Py<Self>) -> Py<Self> {
         slf.get().enters.store(true, Ordering::Release);
         slf
@@ -481,11 +526,7 @@ struct Body {
 
 /// Watches the lease of a body. The loop's next turn is the first that can cancel its task, so only
 /// a body that lasts until then is looked at.
-pub(crate) struct Watch {
-    sleepers: Weak<Sleepers>,
-    number: u64,
-    body: Arc<Body>,
-}
+pub(crate) struct Watch(Ours<(Arc<Body>, Number)>);
 
 impl Watch {
     /// From now on a loss cancels the running task.
@@ -507,9 +548,9 @@ impl Watch {
         let task = PyWeakrefReference::new(&task)?.unbind();
         let body = Arc::new(Body { slot, time, task, cancelling, is_told: AtomicBool::new(false) });
         let sleepers = it.sleepers.get().map_err(raising(py))?;
-        let number = sleepers.number();
-        locked(&sleepers.begun).insert(number, Arc::clone(&body));
-        let this = Self { sleepers: Arc::downgrade(sleepers), number, body };
+        let number = Number::new(sleepers);
+        locked(&sleepers.begun).insert(number.number, Arc::clone(&body));
+        let this = Self(Ours::new((body, number)));
         if !sleepers.looks.load(Ordering::Acquire) {
             it.call_soon.bind(py).call1((hub.getattr(intern!(py, "look"))?,))?;
             sleepers.looks.store(true, Ordering::Release);
@@ -524,10 +565,11 @@ impl Watch {
         py: Python<'_>,
         raised: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<bool>> {
-        if !self.body.is_told.load(Ordering::Acquire) {
+        let (body, _) = self.0.get().map_err(raising(py))?;
+        if !body.is_told.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let left = match self.body.task.bind(py).upgrade() {
+        let left = match body.task.bind(py).upgrade() {
             Some(task) => task.call_method0(intern!(py, "uncancel"))?.extract()?,
             None => 0,
         };
@@ -535,14 +577,6 @@ impl Watch {
             Some(raised) => raised.is_instance(asyncio(py, "CancelledError")?.bind(py))?,
             None => true,
         };
-        Ok(Some(is_cancelled && self.body.cancelling >= left))
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some(sleepers) = self.sleepers.upgrade() {
-            sleepers.forget(self.number);
-        }
+        Ok(Some(is_cancelled && body.cancelling >= left))
     }
 }

@@ -26,6 +26,7 @@ use crate::client;
 use crate::clock::Timed;
 use crate::convert::raising;
 use crate::errors;
+use crate::guard::Lease;
 use crate::log;
 use crate::process::{PerProcess, driver};
 use crate::wait::{self, Signal};
@@ -51,13 +52,28 @@ impl Face {
         operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
+        self.run_with(py, None, operation, give)
+    }
+
+    /// As [`run`](Self::run), with a guard whose object has to live meanwhile.
+    pub(crate) fn run_with<T: Send + 'static>(
+        self,
+        py: Python<'_>,
+        guard: Option<Py<Lease>>,
+        operation: Timed<impl Future<Output = Result<T>> + Send + 'static>,
+        give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>> {
         if log::is_on() && READS.get().is_none() {
             // A fork's child has its parent's logger, and not its thread.
             py.import("leasehold._calls")?.getattr("start")?.call0()?;
         }
         match self {
-            Self::Threads => give(py, wait(py, operation)?.map_err(raising(py))?),
-            Self::Tasks => Waiting::new(operation, give).into_py_any(py),
+            Self::Threads => {
+                let outcome = wait(py, operation)?;
+                drop(guard);
+                give(py, outcome.map_err(raising(py))?)
+            }
+            Self::Tasks => Waiting::new(guard, operation, give).into_py_any(py),
         }
     }
 }

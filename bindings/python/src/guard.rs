@@ -129,7 +129,7 @@ impl Slot {
         self.0.get().map(|parts| &parts.view)
     }
 
-    /// Whether it was released, or is a parent process's.
+    /// Whether it was released. A parent process's is not over here.
     pub(crate) fn is_over(&self) -> bool {
         self.0.get().is_ok_and(|parts| locked(&parts.guard).is_none())
     }
@@ -343,12 +343,8 @@ impl Lease {
         operation: impl Future<Output = Result<T>> + Send + 'static,
         give: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>> {
-        let this = slf.clone().unbind();
-        let lease = slf.get();
-        lease.face.run(slf.py(), lease.core.timed(operation), move |py, value| {
-            drop(this);
-            give(py, value)
-        })
+        let (guard, lease) = (slf.clone().unbind(), slf.get());
+        lease.face.run_with(slf.py(), Some(guard), lease.core.timed(operation), give)
     }
 
     pub(crate) fn forget_calls(&self) {
@@ -658,26 +654,30 @@ impl AGuard {
         };
         let raised = raised.map(Bound::unbind);
         let slot = Arc::clone(&lease.slot);
-        Ok(Waiting::new(lease.core.timed(release), move |py: Python<'_>, released: Result<()>| {
-            let raised = raised.as_ref().map(|raised| raised.bind(py));
-            let error = match (released, told) {
-                (Ok(()), None) => return Ok(py.None()),
-                (Err(error), _) => error,
-                // The store may have it still, but its holder learned otherwise.
-                (Ok(()), Some(_)) => {
-                    let key = slot.view().map_err(raising(py))?.key();
-                    let why = format!("{key:?}: the lease was lost while its work ran");
-                    Error::new(ErrorKind::Lost, why)
+        Ok(Waiting::new(
+            None,
+            lease.core.timed(release),
+            move |py: Python<'_>, released: Result<()>| {
+                let raised = raised.as_ref().map(|raised| raised.bind(py));
+                let error = match (released, told) {
+                    (Ok(()), None) => return Ok(py.None()),
+                    (Err(error), _) => error,
+                    // The store may have it still, but its holder learned otherwise.
+                    (Ok(()), Some(_)) => {
+                        let key = slot.view().map_err(raising(py))?.key();
+                        let why = format!("{key:?}: the lease was lost while its work ran");
+                        Error::new(ErrorKind::Lost, why)
+                    }
+                };
+                if told == Some(true) {
+                    let lost = errors::raise(py, &error);
+                    lost.set_cause(py, raised.map(|raised| PyErr::from_value(raised.clone())));
+                    return Err(lost);
                 }
-            };
-            if told == Some(true) {
-                let lost = errors::raise(py, &error);
-                lost.set_cause(py, raised.map(|raised| PyErr::from_value(raised.clone())));
-                return Err(lost);
-            }
-            left(py, &error, raised)?;
-            Ok(py.None())
-        }))
+                left(py, &error, raised)?;
+                Ok(py.None())
+            },
+        ))
     }
 }
 
@@ -688,7 +688,7 @@ impl AGuard {
         Self::watch(slf)?;
         let this = slf.clone().unbind();
         let ready = Timed::new(ready(Ok(())), None);
-        Ok(Waiting::new(ready, move |_: Python<'_>, ()| Ok(this.into_any())))
+        Ok(Waiting::new(None, ready, move |_: Python<'_>, ()| Ok(this.into_any())))
     }
 
     fn __aexit__(

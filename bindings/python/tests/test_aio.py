@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import threading
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -496,6 +498,96 @@ def test_an_awaitable_is_for_one_await(run: Run, key: str) -> None:
             await guard.release()
 
     run(main)
+
+
+def test_an_awaitable_has_one_awaiter(run: Run, key: str) -> None:
+    async def main() -> None:
+        async with opened("memory:") as client:
+            mutex = client.mutex(key)
+            guard = await mutex.lock()
+            wait = mutex.lock()
+
+            async def awaits() -> aio.Guard:
+                return await wait
+
+            first = asyncio.create_task(awaits())
+            await asyncio.sleep(0.01)
+            with pytest.raises(leasehold.Misuse):
+                await awaits()
+            await guard.release()
+            await (await first).release()
+
+    run(main)
+
+
+def test_an_awaitable_raises_what_is_thrown_as_a_coroutine_does(run: Run, key: str) -> None:
+    async def main() -> None:
+        async with opened("memory:") as client:
+            for thrown in [(ValueError,), (ValueError, "why"), (ValueError("why"),)]:
+                with pytest.raises(ValueError) as caught:
+                    client.mutex(key).lock().throw(*thrown)
+                assert caught.value.args in [(), ("why",)]
+
+    run(main)
+
+
+def test_a_loop_can_go_on_in_another_thread(key: str) -> None:
+    client = aio.Client("memory:")
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[aio.Guard, asyncio.Task[aio.Guard]]:
+        guard = await client.mutex(key).lock()
+        waits = asyncio.ensure_future(client.mutex(key).lock())
+        await asyncio.sleep(0.01)
+        return guard, waits
+
+    async def end(guard: aio.Guard, waits: asyncio.Task[aio.Guard]) -> None:
+        await guard.release()
+        await (await waits).release()
+        ended.append(True)
+
+    ended: list[bool] = []
+    begun = loop.run_until_complete(begin())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(end(*begun)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert ended
+    loop.close()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_circle_through_a_guard_is_collected(
+    memory: leasehold.Client, key: str, waits: bool
+) -> None:
+    """A call on a loss has the task that has the guard, and the loop ends meanwhile."""
+    client = aio.Client.of(memory)
+
+    async def holds() -> None:
+        task = asyncio.current_task()
+        assert task
+        if waits:
+            guard = await client.mutex(key).lock()
+            guard.on_lost(task.cancel)
+            await guard.lost()
+        async with client.mutex(key).lock() as guard:
+            guard.on_lost(task.cancel)
+            await asyncio.sleep(PATIENCE)
+
+    async def begin() -> weakref.ref[asyncio.Task[None]]:
+        task = asyncio.create_task(holds())
+        await asyncio.sleep(0.01)
+        return weakref.ref(task)
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    task, old = loop.run_until_complete(begin()), weakref.ref(loop)
+    loop.close()
+    del loop
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    assert task() is None and old() is None
+    memory.mutex(key).lock(timeout=PATIENCE).release()
 
 
 def test_a_loop_that_ends_gives_up_what_it_has(shared_url: str, key: str) -> None:

@@ -321,3 +321,42 @@ def test_celery_prefork(redis_url: str, key: str, tmp_path: Path) -> None:
         worker.terminate()
         _, errors = worker.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors
+
+
+def test_a_child_lets_its_parents_timers_be(memory: leasehold.Client, key: str) -> None:
+    """The parent's thread may have locked them during the fork, and does not exist in the child."""
+    stop = threading.Event()
+    held = memory.mutex(key).lock()
+
+    def keep_timers_busy() -> None:
+        while not stop.is_set():
+            with pytest.raises(leasehold.Timeout):
+                memory.mutex(key).lock(timeout=0.0005)
+
+    async def body(client: aio.Client) -> int:
+        async with client.mutex(f"{key}/1").lock(), client.mutex(f"{key}/2").lock():
+            await asyncio.sleep(0)
+            return os.fork()
+
+    async def main() -> None:
+        client = aio.Client.of(memory)
+        for _ in range(200):
+            try:
+                child = await body(client)
+            except leasehold.Misuse:
+                os._exit(7)
+            if child == 0:
+                os._exit(1)
+            ended = until(lambda child=child: [it for it in [os.waitpid(child, os.WNOHANG)] if it[0]])
+            assert os.waitstatus_to_exitcode(ended[0][1]) == 7
+
+    threads = [threading.Thread(target=keep_timers_busy) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        asyncio.run(main())
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        held.release()
