@@ -392,10 +392,8 @@ fn exit(
         step.acts.iter().any(|(_, act)| of.iter().any(|matches| matches(*act)))
     };
     let watchdog_killed = acted(&[|act| act == Act::KillWatchdog]);
-    let group_killed = acted(&[|act| act == Act::KillGroup]);
-    let killed = watchdog_killed
-        || group_killed
-        || acted(&[|act| matches!(act, Act::KillSupervisor | Act::KillCommand)]);
+    let command_killed = acted(&[|act| matches!(act, Act::KillGroup | Act::KillCommand)]);
+    let killed = watchdog_killed || command_killed || acted(&[|act| act == Act::KillSupervisor]);
     let ended = acted(&[|act| matches!(act, Act::TermSupervisor | Act::TermGroup)])
         || (op.on_ask() && asked_for(&op.keys, step.end, evidence.done));
     let may_be_busy = op.wait != Wait::Forever || op.once();
@@ -413,9 +411,9 @@ fn exit(
         ("section", code) if code == i32::from(op.code) => true,
         ("run" | "elect" | "hold" | "section", 137) => killed,
         ("run" | "elect", 143) => ended,
-        // Without a watchdog the command never starts. A kill of its group meets the watchdog
-        // before.
-        ("run" | "elect", 71) => (watchdog_killed || group_killed) && !has("begin"),
+        // Without a watchdog the command never starts. Until it has its name, a kill of the command
+        // or its group meets the watchdog.
+        ("run" | "elect", 71) => (watchdog_killed || command_killed) && !has("begin"),
         ("run" | "hold" | "acquire" | "wait", 75) => may_be_busy && (!supervised || !has("begin")),
         ("run" | "hold" | "acquire" | "renew" | "release" | "wait" | "ls" | "show", 69) => {
             (disturbed || too_short) && (!supervised || !has("begin"))
