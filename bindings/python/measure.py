@@ -9,7 +9,8 @@ measured in the same rounds, on a server of their own.
 
 The floors of Python are measured in the same rounds: a bare pair of SET and DEL on a socket and in
 a loop, two wake-ups of a loop by a descriptor, which each cycle across threads needs, and the locks
-of Python itself, which call nothing outside the interpreter.
+of Python itself, which call nothing outside the interpreter, and a
+cycle with nothing in it.
 
 `--contended` measures one key that 4 processes with 4 threads each want, and hold for 0.5 ms.
 `--memory` measures the memory of held locks. It takes Linux, as the others do.
@@ -208,6 +209,19 @@ class TwoWakes:
         os.close(self.bell)
 
 
+class Nothing:
+    """A cycle with nothing in it: what the measurement itself takes."""
+
+    async def __aenter__(self):
+        async def cycle():
+            pass
+
+        return lambda _: cycle
+
+    async def __aexit__(self, *exception):
+        pass
+
+
 class OwnLock:
     """The lock of asyncio."""
 
@@ -244,44 +258,52 @@ def in_rust():
 def free():
     theirs = redis.Redis.from_url(URL, max_connections=200)
     ours = leasehold.Client(URL)
-    here = leasehold.Client(f"embedded:{tempfile.mkdtemp()}/locks")
-    tasks_here, tasks_ours = aio.Client.of(here), aio.Client.of(ours)
+    tasks_ours = aio.Client.of(ours)
 
     def mutex(client, n):
         return client.mutex(f"measure/{n}", ttl=10).lock
 
-    threads = {
-        "redis-py": lambda n: lambda: theirs.lock(f"redis-py/{n}", timeout=10),
-        "python-redis-lock": lambda n: lambda: redis_lock.Lock(theirs, f"{n}", expire=10),
-        "leasehold, server": lambda n: mutex(ours, n),
-        "leasehold, embedded": lambda n: mutex(here, n),
-    }
-    tasks = {
-        "redis-py": Tasks(
-            lambda: redis.asyncio.Redis.from_url(URL, max_connections=200),
-            lambda client, n: lambda: client.lock(f"redis-py/{n}", timeout=10),
-        ),
-        "leasehold, server": Tasks(lambda: tasks_ours, mutex),
-        "leasehold, embedded": Tasks(lambda: tasks_here, mutex),
-    }
     cases = {}
     for count in (1, 64):
+        # With 64 locks in it a step takes longer, so a lone caller has a directory of its own.
+        here = leasehold.Client(f"embedded:{tempfile.mkdtemp()}/locks")
+        threads = {
+            "redis-py": lambda n: lambda: theirs.lock(f"redis-py/{n}", timeout=10),
+            "python-redis-lock": lambda n: lambda: redis_lock.Lock(theirs, f"{n}", expire=10),
+            "leasehold, server": lambda n: mutex(ours, n),
+            "leasehold, embedded": lambda n, here=here: mutex(here, n),
+        }
+        tasks = {
+            "redis-py": Tasks(
+                lambda: redis.asyncio.Redis.from_url(URL, max_connections=200),
+                lambda client, n: lambda: client.lock(f"redis-py/{n}", timeout=10),
+            ),
+            "leasehold, server": Tasks(lambda: tasks_ours, mutex),
+            "leasehold, embedded": Tasks(lambda it=aio.Client.of(here): it, mutex),
+        }
         for name, lock_of in threads.items():
             cases[f"{count} threads, {name}"] = lambda n=count, it=lock_of: in_threads(n, under(it))
         for name, cycles in tasks.items():
             cases[f"{count} tasks, {name}"] = lambda n=count, it=cycles: in_tasks(n, lambda: it)
     own = threading.Lock()
+    cases["1 threads, floor: nothing"] = lambda: in_threads(1, lambda _: lambda: None)
     cases["1 threads, floor: bare pair"] = lambda: in_threads(1, bare_pair)
     cases["1 threads, floor: threading.Lock"] = lambda: in_threads(1, under(lambda _: lambda: own))
-    for name, it in (("bare pair", BarePair), ("two wakes", TwoWakes), ("asyncio.Lock", OwnLock)):
+    floors = {
+        "nothing": Nothing,
+        "bare pair": BarePair,
+        "two wakes": TwoWakes,
+        "asyncio.Lock": OwnLock,
+    }
+    for name, it in floors.items():
         cases[f"1 tasks, floor: {name}"] = lambda it=it: in_tasks(1, it)
     seen = {name: [] for name in cases}
-    floors = {}
+    rust = {}
     for _ in range(ROUNDS):
         for name, run in cases.items():
             seen[name].append(run())
         for name, rate in in_rust().items():
-            floors.setdefault(name, []).append(rate)
+            rust.setdefault(name, []).append(rate)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"{ROUNDS} rounds of {SECONDS} s, load {load}, Python {sys.version.split()[0]}")
     for name, rounds in seen.items():
@@ -293,7 +315,7 @@ def free():
             f" {rate / base:6.2f} x  CPU {cpu * 1e6:6.1f} us"
         )
     base = statistics.median(rate for rate, _ in seen["1 threads, redis-py"])
-    for name, rates in floors.items():
+    for name, rates in rust.items():
         rate = statistics.median(rates)
         print(f"{name:34} {rate:9.0f}/s {rate / base:28.2f} x")
     installed = Path(leasehold.__file__).parent
