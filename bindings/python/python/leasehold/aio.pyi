@@ -104,7 +104,8 @@ class ReentrantGuard(Guard):
 class Acquiring(Coroutine[Any, Any, _G]):
     """A lock to be taken: `guard = await it`, or `async with it as guard`.
 
-    It sends nothing before that, and is for one await.
+    It sends nothing before that, and is for one await. If an asynchronous generator yields inside
+    `async with`, a loss cancels the task that iterates over it, as `asyncio.timeout` would.
     """
 
     @classmethod
