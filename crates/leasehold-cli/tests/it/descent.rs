@@ -391,9 +391,7 @@ fn what_may_not_be_signalled_keeps_the_lock_until_it_has_ended() {
         parent(watchdog)
     };
     send(leasehold, libc::SIGTERM);
-    let mut told = std::io::BufReader::new(running.child().stderr.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut told, &mut line).unwrap();
+    let line = running.message();
     assert!(line.contains("belongs to another user"), "{line}");
     site.line("run -n k -- true").complains(75, "held by");
     send(roots, libc::SIGKILL);

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -139,7 +139,8 @@ pub(crate) fn finish(command: &mut Command) -> Done {
 #[derive(Debug)]
 pub(crate) struct Running {
     process: TestProcess,
-    lines: Option<BufReader<std::process::ChildStdout>>,
+    lines: Option<BufReader<ChildStdout>>,
+    messages: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
@@ -147,7 +148,8 @@ impl Running {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = TestProcess::spawn(command).unwrap();
         let lines = process.child().stdout.take().map(BufReader::new);
-        Self { process, lines }
+        let messages = process.child().stderr.take().map(BufReader::new);
+        Self { process, lines, messages }
     }
 
     /// The next line of stdout.
@@ -156,6 +158,14 @@ impl Running {
         let mut line = String::new();
         self.lines.as_mut().unwrap().read_line(&mut line).unwrap();
         assert!(line.ends_with('\n'), "stdout ended: {line:?}, {}", self.stderr());
+        line.trim_end().to_owned()
+    }
+
+    /// The next line of stderr.
+    #[track_caller]
+    pub(crate) fn message(&mut self) -> String {
+        let mut line = String::new();
+        self.messages.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -173,8 +183,8 @@ impl Running {
 
     pub(crate) fn stderr(&mut self) -> String {
         let mut text = String::new();
-        if let Some(mut stderr) = self.process.child().stderr.take() {
-            stderr.read_to_string(&mut text).unwrap();
+        if let Some(mut messages) = self.messages.take() {
+            messages.read_to_string(&mut text).unwrap();
         }
         text
     }

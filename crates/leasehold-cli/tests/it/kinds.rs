@@ -387,10 +387,8 @@ fn a_command_that_does_not_is_left_alone_and_a_message_names_who_asks() {
         assert!(site.line("show k").expect(0).stdout.contains("  asked by    dba\n"));
         let list = site.line("ls").expect(0).stdout;
         assert!(list.contains("ASKED") && list.contains("  dba  "), "{list}");
-        let mut told = String::new();
         let mut run = run;
-        let mut stderr = std::io::BufReader::new(run.child().stderr.take().unwrap());
-        std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
+        let told = run.message();
         assert!(told.starts_with("leasehold: dba requests the release of \"k\""), "{told}");
         assert_eq!(run.exited(), None);
         fs::write(site.path("end"), "").unwrap();

@@ -246,11 +246,9 @@ fn of_waiters_with_one_name_each_learns_its_own_position() {
         let mut second = site.start(["run", "k", "--owner", "app_1", "--", "true"]);
         waiting(2);
         for (waiter, place) in [(&mut first, 1), (&mut second, 2)] {
-            let mut stderr = std::io::BufReader::new(waiter.child().stderr.take().unwrap());
-            let mut told = String::new();
-            std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
+            let told = waiter.message();
             assert!(told.contains("\"k\" is held by app_1 "), "{told}");
-            assert!(told.ends_with(&format!(", this one at position {place}\n")), "{told}");
+            assert!(told.ends_with(&format!(", this one at position {place}")), "{told}");
         }
         let done = site.line("run k -n --owner app_1 -- true").expect(75);
         assert!(done.stderr.contains("is held by app_1"), "{done:?}");
@@ -263,12 +261,10 @@ fn a_grant_that_is_not_confirmed_is_reported_as_that_with_one_time() {
     let server = RedisServer::start();
     let store = format!("{}?replicas=1&replicate_timeout=1s&keep_leases=yes", server.url());
     let mut command = Site::at(store).start(["run", "k", "--", "true"]);
-    let mut stderr = std::io::BufReader::new(command.child().stderr.take().unwrap());
-    let mut told = String::new();
-    std::io::BufRead::read_line(&mut stderr, &mut told).unwrap();
+    let told = command.message();
     let (granted, rest) = told.split_once(" ago, ").unwrap_or_default();
     assert!(granted.contains("waiting: \"k\" was granted to this command "), "{told}");
-    assert_eq!(rest, "and is not confirmed yet\n", "{told}");
+    assert_eq!(rest, "and is not confirmed yet", "{told}");
 }
 
 #[test]

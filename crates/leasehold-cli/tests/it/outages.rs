@@ -1,7 +1,7 @@
 //! A store that is away when a command starts, and a node that is away for good.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpListener;
 
 use leasehold_testkit::proxy::{Fault, Proxy};
@@ -11,20 +11,13 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, Site, killed_by, lock, until};
 
-/// The first line on stderr.
-fn complaint(running: &mut Running) -> String {
-    let mut line = String::new();
-    BufReader::new(running.child().stderr.take().unwrap()).read_line(&mut line).unwrap();
-    line
-}
-
 /// Starts commands while a store is away, and brings it back once they have said so.
 fn waits_for(url: String, come_back: impl FnOnce()) {
     let site = Site::at(url);
     let lines = ["run k --retry-store 5m -- echo done", "ls --retry-store 5m"];
     let mut running = lines.map(|line| site.start(line.split(' ')));
     for one in &mut running {
-        let line = complaint(one);
+        let line = one.message();
         assert!(line.contains("; trying again"), "{line}");
     }
     come_back();
@@ -103,15 +96,14 @@ fn a_release_that_is_carried_out_when_it_is_asked_for_again_is_no_warning() {
     let mut running = site.start_script("k --ttl 5m -v", script);
     wire.set(Fault::Stall);
     fs::write(site.path("end"), "").unwrap();
-    let mut stderr = BufReader::new(running.child().stderr.take().unwrap());
-    let mut told = String::new();
-    while !told.contains("not released") {
-        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    let mut told = Vec::new();
+    while !told.last().is_some_and(|line: &String| line.contains("not released")) {
+        told.push(running.message());
+        assert_ne!(told.last().unwrap(), "", "{told:?}");
     }
     wire.set(Fault::Pass);
-    stderr.read_to_string(&mut told).unwrap();
-    running.finish().expect(0);
-    assert!(!told.contains("warning"), "{told}");
+    told.push(running.finish().expect(0).stderr);
+    assert!(!told.concat().contains("warning"), "{told:?}");
     Site::at(server.url()).line("run k -n -- true").expect(0);
 }
 
@@ -160,7 +152,7 @@ fn signals_and_limits_end_the_tries_at_once() {
         .complains(69, "timed out while the store was away");
     for line in ["run k --retry-store 5m -- echo never", "show k --retry-store 5m"] {
         let mut running = site.start(line.split(' '));
-        complaint(&mut running);
+        running.message();
         running.process().signal(Signal::TERM);
         let done = running.finish();
         let by_signal = killed_by(&done) == Some(15);

@@ -1,7 +1,6 @@
 //! Looking after the command: signals, losses, and a supervisor that is itself in trouble.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
@@ -96,13 +95,11 @@ fn a_rest_that_does_not_end_keeps_the_lock_until_a_second_signal_kills_it() {
     for (site, _server) in [(Site::embedded(), None), on_redis()] {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
             let (mut running, rest, command) = leaves_a_rest(&site, "k --ttl 1h --grace 0s");
-            let mut told = BufReader::new(running.child().stderr.take().unwrap());
             send(running.pid(), signal);
             gone(command);
             site.line("run -n k -- true").expect(75);
             assert!(state(rest).is_some(), "it is waited for");
-            let mut line = String::new();
-            told.read_line(&mut line).unwrap();
+            let line = running.message();
             assert!(line.contains("a part of it runs on and keeps the lock"), "{line}");
             send(running.pid(), signal);
             running.finish().expect(128 + signal);
