@@ -402,14 +402,12 @@ macro_rules! awaited {
             #[pyo3(signature = (kind, value=None, traceback=None))]
             fn throw(
                 &self,
-                py: Python<'_>,
                 kind: Bound<'_, PyAny>,
                 value: Option<Bound<'_, PyAny>>,
                 traceback: Option<Bound<'_, PyAny>>,
             ) -> PyResult<Py<PyAny>> {
                 drop(traceback);
                 let $this = self;
-                let _ = py;
                 Err($awaits.throw(kind, value))
             }
 
