@@ -639,6 +639,22 @@ mod tests {
     }
 
     #[test]
+    fn a_store_is_opened_at_once_while_threads_open_others() {
+        let directory = tempfile::tempdir().unwrap();
+        std::thread::scope(|threads| {
+            for name in ["0", "1", "2", "3"] {
+                let path = directory.path().join(name);
+                threads.spawn(move || {
+                    drop(EmbeddedStore::open(&path).unwrap());
+                    for _ in 0..200 {
+                        drop(EmbeddedStore::options().at_once(true).open(&path).unwrap());
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
     fn a_step_that_another_program_lets_others_into_is_neither_done_nor_reported_as_done() {
         let directory = tempfile::tempdir_in("/dev/shm")
             .unwrap_or_else(|_| tempfile::tempdir().expect("a test has a directory"));

@@ -72,7 +72,7 @@ impl Wanted {
 /// The store in this directory, opened once per process.
 pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<Environment>> {
     let meta = directory.handle.metadata().map_err(|error| unusable("look at", error))?;
-    let slot = slot((meta.dev(), meta.ino()), wanted.within())?;
+    let slot = slot((meta.dev(), meta.ino()))?;
     let mut opened = lock_soon(&slot, wanted.within())?;
     if let Some(environment) = opened.upgrade() {
         return Ok(environment);
@@ -84,21 +84,26 @@ pub(super) fn environment(directory: Directory, wanted: Wanted) -> Result<Arc<En
 
 /// This process's slot for a store. A fork's child can't use the stores that it inherited, so it
 /// closes them and starts with an empty map.
-fn slot(identity: Identity, within: Duration) -> Result<Arc<Slot>> {
+fn slot(identity: Identity) -> Result<Arc<Slot>> {
     let process = Process::current();
-    let mut open = lock_soon(&OPEN, within)?;
+    // Also what opens at once waits for the map: a thread that is alive holds it for a few µs.
+    let mut open = lock_soon(&OPEN, ENTER_WITHIN)?;
     let mut inherited = Vec::new();
     open.retain(|(by, _), slot| {
+        // One that a thread is about to use: that one must find it unlocked. In a child the thread
+        // does not exist.
+        if *by == process && Arc::strong_count(slot) > 1 {
+            return true;
+        }
         let opened = match slot.try_lock() {
-            Ok(opened) => opened.upgrade(),
-            Err(TryLockError::Poisoned(opened)) => opened.into_inner().upgrade(),
-            // Another thread is about to open it. In a child that thread does not exist.
-            Err(TryLockError::WouldBlock) => return *by == process,
+            Ok(opened) => opened,
+            Err(TryLockError::Poisoned(opened)) => opened.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
         };
         if *by == process {
-            return opened.is_some() || Arc::strong_count(slot) > 1;
+            return opened.strong_count() > 0;
         }
-        inherited.extend(opened);
+        inherited.extend(opened.upgrade());
         false
     });
     let slot = Arc::clone(open.entry((process, identity)).or_default());
