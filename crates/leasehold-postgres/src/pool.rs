@@ -156,8 +156,9 @@ where
 struct Link {
     client: Client,
     made_at: Instant,
-    /// Of the last answer: milliseconds since the connection was made.
-    answered_ms: AtomicU64,
+    /// When the first request was sent since the last answer: milliseconds since the connection was
+    /// made. Far ahead if there is none.
+    unanswered_ms: AtomicU64,
     /// Warnings that a commit's wait for a standby was cancelled. Each comes before the answer.
     warnings: Arc<AtomicU64>,
 }
@@ -345,18 +346,18 @@ impl Pool {
         let slot = self.slot(hash);
         let link = self.link(slot, deadline).await?;
         let warnings = link.warnings.load(Ordering::Acquire);
-        let outcome = timeout_at(deadline.at, link.client.query_typed(sql, params)).await;
         let now_ms = || u64::try_from(link.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match outcome {
+        link.unanswered_ms.fetch_min(now_ms(), Ordering::Relaxed);
+        match timeout_at(deadline.at, link.client.query_typed(sql, params)).await {
             Ok(Ok(rows)) => {
-                link.answered_ms.store(now_ms(), Ordering::Relaxed);
+                link.unanswered_ms.store(u64::MAX, Ordering::Relaxed);
                 if link.warnings.load(Ordering::Acquire) != warnings {
                     return Err(not_replicated());
                 }
                 Ok(rows)
             }
             Ok(Err(error)) => {
-                link.answered_ms.store(now_ms(), Ordering::Relaxed);
+                link.unanswered_ms.store(u64::MAX, Ordering::Relaxed);
                 let fault = judge(&error, true);
                 if fault.next == Next::Reconnect {
                     replace(slot, &link).await;
@@ -364,7 +365,7 @@ impl Pool {
                 Err(fault)
             }
             Err(_) => {
-                let silent_ms = now_ms().saturating_sub(link.answered_ms.load(Ordering::Relaxed));
+                let silent_ms = now_ms().saturating_sub(link.unanswered_ms.load(Ordering::Relaxed));
                 if Duration::from_millis(silent_ms) >= SILENT && replace(slot, &link).await {
                     let (dial, token) = (Arc::clone(&self.dial), link.client.cancel_token());
                     self.driver.runtime().spawn(async move { dial.cancel(token).await });
@@ -411,7 +412,7 @@ async fn connect(
     };
     let made = dial.open("leasehold", Box::new(hear)).await.map(|client| {
         let made_at = Instant::now();
-        Arc::new(Link { client, made_at, answered_ms: AtomicU64::new(0), warnings })
+        Arc::new(Link { client, made_at, unanswered_ms: AtomicU64::new(u64::MAX), warnings })
     });
     *slot = made.as_ref().ok().cloned();
     // Its caller may have gone. It is woken before the next, so that its statement is sent first.

@@ -111,7 +111,9 @@ async fn contention_leaves_no_error_in_the_servers_log() {
     contend(&format!("{}?create=yes", server.url())).await;
     let log = server.log();
     assert!(log.contains("ready to accept connections"), "{log}");
-    for line in log.lines() {
+    // A busy machine may keep a transaction from its row for a second.
+    let in_vain = ["due to lock timeout", "current transaction is aborted"];
+    for line in log.lines().filter(|line| !in_vain.iter().any(|part| line.contains(part))) {
         assert!(!line.contains("ERROR") && !line.contains("WARNING"), "{line}");
     }
 }
@@ -122,7 +124,7 @@ async fn a_statement_that_the_server_cancels_has_no_effect() {
     store_at(&format!("{}?create=yes&schema={schema}", SERVER.url())).await;
     let session = session(&SERVER).await;
     let sql = format!(
-        "CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET statement_timeout = '300ms';
+        "CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET statement_timeout = '2s';
          BEGIN; LOCK TABLE {schema}.lock"
     );
     let url = SERVER.url().replace("leasehold@", &format!("{user}@"));
@@ -149,13 +151,16 @@ async fn no_answer_in_time_leaves_the_outcome_open_and_the_store_usable() {
         .unwrap();
     let held = request(&key());
     // It reads, and its write waits for the table.
-    let error = store.acquire(&held, Duration::from_millis(500)).await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.effect()),
-        (ErrorKind::Unavailable, Effect::Unknown),
-        "{error}"
-    );
-    assert_eq!(error.reason(), Some(Reason::NoAnswer));
+    let error = loop {
+        let error = store.acquire(&held, Duration::from_millis(500)).await.unwrap_err();
+        let seen = (error.kind(), error.reason());
+        assert_eq!(seen, (ErrorKind::Unavailable, Some(Reason::NoAnswer)), "{error}");
+        // Until it has connected and read, it has written nothing.
+        if error.effect() != Effect::NotApplied {
+            break error;
+        }
+    };
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
     session.batch_execute("ROLLBACK").await.unwrap();
     let answer = store.acquire(&held, WITHIN).await.unwrap();
     assert!(answer.fences().is_some(), "{answer:?}");
@@ -201,7 +206,7 @@ async fn the_doctor_names_limits_functions_of_another_version_and_sessions_that_
     let stranger = session(&SERVER).await;
     stranger.batch_execute(&format!("BEGIN; SELECT FROM {schema}.lock FOR UPDATE")).await.unwrap();
     SERVER.sql(&format!(
-        "ALTER ROLE {user} SET statement_timeout = '500ms';
+        "ALTER ROLE {user} SET statement_timeout = '999ms';
          CREATE OR REPLACE FUNCTION {schema}.hold(p_name text, p_fence bigint) RETURNS void LANGUAGE plpgsql
          AS $$ BEGIN END $$"
     ));
@@ -276,8 +281,7 @@ async fn a_session_that_does_not_answer_is_replaced_and_its_statement_ended() {
     let session = session(&SERVER).await;
     session.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.lock")).await.unwrap();
     for _ in 0..3 {
-        let error =
-            store.acquire(&request(&key()), Duration::from_millis(1_500)).await.unwrap_err();
+        let error = store.acquire(&request(&key()), Duration::from_secs(3)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
     let waiting = format!(
@@ -289,6 +293,31 @@ async fn a_session_that_does_not_answer_is_replaced_and_its_statement_ended() {
     .await;
     session.batch_execute("ROLLBACK").await.unwrap();
     take(&store, &request(&key())).await;
+}
+
+#[tokio::test]
+async fn a_short_call_after_an_idle_time_keeps_its_session() {
+    let (schema, user) = (fresh("idle"), fresh("idle"));
+    SERVER.sql(&format!("CREATE ROLE {user} LOGIN SUPERUSER"));
+    let url = SERVER.url().replace("leasehold@", &format!("{user}@"));
+    let settings = format!("create=yes&connections=1&listen=none&schema={schema}");
+    let store = store_at(&format!("{url}?{settings}")).await;
+    let pid = format!("SELECT max(pid) FROM pg_stat_activity WHERE usename = '{user}'");
+    let session = session(&SERVER).await;
+    // The machine itself may stand still for a second, so there are several rounds.
+    let mut is_kept = false;
+    for _ in 0..5 {
+        take(&store, &request(&key())).await;
+        let before = SERVER.sql(&pid);
+        session.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.lock")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let error = store.acquire(&request(&key()), Duration::from_millis(50)).await.unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::NoAnswer), "{error}");
+        session.batch_execute("ROLLBACK").await.unwrap();
+        take(&store, &request(&key())).await;
+        is_kept |= SERVER.sql(&pid) == before;
+    }
+    assert!(is_kept);
 }
 
 #[tokio::test]
