@@ -347,6 +347,8 @@ END $$;
 CREATE OR REPLACE FUNCTION leasehold.forget_1(p_count bigint, p_retention float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE behind text; up_to text; top bigint;
 BEGIN
+    -- No request waits behind it for the disk or a standby. A deletion that is lost is done again.
+    PERFORM leasehold.commit_1(1);
     SELECT m.looked_at INTO behind FROM leasehold.meta m WHERE m.id = 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN; END IF;
     SELECT c.name INTO up_to FROM leasehold.lock c WHERE c.name > behind ORDER BY c.name OFFSET p_count - 1 LIMIT 1;

@@ -10,6 +10,8 @@ use leasehold_testkit::sql::PostgreSql;
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(30);
+/// Longer than a test takes.
+pub(crate) const LEASE: Duration = Duration::from_secs(600);
 
 /// It ends with this process.
 pub(crate) static SERVER: LazyLock<PostgreSql> = LazyLock::new(|| {
@@ -59,7 +61,7 @@ pub(crate) fn ttl(length: Duration) -> Ttl {
 }
 
 pub(crate) fn request(key: &Key) -> AcquireRequest {
-    AcquireRequest::new(key.clone(), token(), ttl(WITHIN))
+    AcquireRequest::new(key.clone(), token(), ttl(LEASE))
 }
 
 pub(crate) async fn take(store: &impl Store, request: &AcquireRequest) -> FenceBlock {

@@ -9,7 +9,7 @@ use leasehold_core::{
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::sql::PostgreSql;
 
-use crate::common::{WITHIN, key, request, store_at, take, until};
+use crate::common::{WITHIN, key, request, session, store_at, take, until};
 
 /// A primary whose commits wait for its standby.
 fn pair() -> (PostgreSql, PostgreSql) {
@@ -45,7 +45,8 @@ async fn a_server_whose_commits_wait_for_no_standby_is_refused_if_the_url_says_s
 #[tokio::test]
 async fn a_client_learns_when_commits_no_longer_wait_for_a_standby() {
     let (server, _standby) = pair();
-    let url = format!("{}?create=yes&synchronous=require", server.url());
+    // One, since the server tells its sessions of new settings one after the other.
+    let url = format!("{}?create=yes&synchronous=require&connections=1", server.url());
     let alone = PostgresStore::builder().table_alone(true);
     for store in [store_at(&url).await, alone.connect(&url).await.unwrap()] {
         server.set("synchronous_standby_names", "*");
@@ -151,6 +152,10 @@ async fn asynchronous_commits_wait_for_nothing() {
         let release = ReleaseRequest::new(held.key.clone(), held.token, fences);
         assert_eq!(store.release(&release, WITHIN).await.unwrap(), Release::Released);
     }
+    // Nor do deletions in the background, behind which requests would wait.
+    let session = session(&server).await;
+    let forgetting = session.batch_execute("SELECT leasehold.forget_1(1, 3600)");
+    tokio::time::timeout(WITHIN, forgetting).await.expect("it waits for a standby").unwrap();
     let error = durable.acquire(&request(&key()), Duration::from_secs(2)).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.effect()),
