@@ -2,8 +2,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 /// Reads the arguments of `run` and `elect` as leasehold does. Other commands do nothing, except
@@ -46,8 +44,12 @@ fn tortured(end: &str, locks: &str, commands: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("broken");
     let text = COMMAND.replace("$LOCKS", locks);
-    fs::write(&program, format!("{text}{end}")).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: while a fork of this one has a file open for writing, it can't be
+    // executed.
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let mut shell = Command::new("sh");
+    let written = shell.args(["-c", write]).arg(&program).arg(format!("{text}{end}")).status();
+    assert!(written.unwrap().success());
     let output = Command::new(env!("CARGO_BIN_EXE_torture"))
         .arg("--program")
         .arg(&program)
@@ -55,7 +57,8 @@ fn tortured(end: &str, locks: &str, commands: &str) -> String {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}{complaint}");
     said
 }
 

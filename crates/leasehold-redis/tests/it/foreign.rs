@@ -3,10 +3,10 @@
 use leasehold_core::{
     Effect, Error, ErrorKind, Fence, ForceReleaseRequest, ListRequest, Mode, Store as _,
 };
-use leasehold_redis::RedisStore;
+use leasehold_redis::{RedisStore, redis};
 use leasehold_testkit::server::{self, RedisServer};
 
-use crate::common::{Caller, WITHIN, key};
+use crate::common::{Caller, WITHIN, connection, key};
 
 fn dump(server: &RedisServer, key: &str) -> String {
     // Lists and other types lack a common command that shows them; type and length suffice here.
@@ -185,7 +185,9 @@ async fn names_that_are_only_remembered_do_not_count_in_a_list() {
     let copy = "local stored = redis.call('HGETALL', KEYS[1])
          for i = 1, 100001 do redis.call('HSET', 'leasehold:{idle/' .. i .. '}', unpack(stored)) end";
     let record = format!("leasehold:{{{}}}", model.request.key);
-    drop(server.cli(&["EVAL", copy, "1", &record]));
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut raw = connection(&client).await.unwrap();
+    let () = redis::cmd("EVAL").arg(copy).arg(1).arg(&record).query_async(&mut raw).await.unwrap();
     assert_eq!(server.cli(&["DBSIZE"]), "100003");
     let patience = WITHIN * 6;
     let listing = store.list(&ListRequest::new(""), patience).await.unwrap();

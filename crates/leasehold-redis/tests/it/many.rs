@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_core::{
     Acquire, AcquireAll, AcquireRequest, Ask, AskRequest, ClientId, ForceRelease,
-    ForceReleaseRequest, Key, Metadata, Mode, OwnerName, Place, QueueRequest, Release, Store as _,
-    Token, Ttl,
+    ForceReleaseRequest, Key, Metadata, Mode, OwnerName, Place, QueueRequest, Release, Renew,
+    Store as _, Token, Ttl,
 };
 use leasehold_redis::RedisStore;
 use leasehold_testkit::server::RedisServer;
@@ -16,8 +16,8 @@ use crate::common::{Caller, WITHIN, fields, key};
 
 /// More than twice what one call visits.
 const MANY: u32 = 700;
-/// The length of leases that expire in a test: acquiring them all takes less.
-const SOON: Duration = Duration::from_secs(4);
+/// The rest of leases that expire in a test: to shorten them all takes less.
+const SOON: Duration = Duration::from_secs(2);
 
 fn permits(count: u32, limit: u32) -> Mode {
     let number = |n| NonZeroU32::new(n).unwrap();
@@ -178,14 +178,24 @@ async fn many_permits_expire_and_are_granted_again() {
         caller.request.ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
         caller
     };
-    let soon_ms = u64::try_from(SOON.as_millis()).unwrap();
-    let some_ms = |number: u32| if number.is_multiple_of(7) { 60_000 } else { soon_ms };
-    let all: Vec<_> = (0..MANY).map(|number| caller(some_ms(number)).request).collect();
-    let answers = take_all(&store, all.clone()).await;
+    let all: Vec<_> = (0..MANY).map(|_| caller(60_000)).collect();
+    let answers = take_all(&store, all.iter().map(|one| one.request.clone()).collect()).await;
     assert!(answers.iter().all(|answer| matches!(answer, Acquire::Granted(_))));
     assert!(matches!(caller(1_000).try_take().await.unwrap(), Acquire::Busy(_)));
     assert_eq!(stored(&server, &key).await.1, 700);
 
+    let mut shorter = Vec::new();
+    for (number, (one, answer)) in all.iter().zip(&answers).enumerate() {
+        let Acquire::Granted(granted) = answer else { panic!("{answer:?}") };
+        if !number.is_multiple_of(7) {
+            let mut renewal = one.renewal(granted.fences);
+            renewal.ttl = Ttl::new(SOON).unwrap();
+            renewal.shorten = true;
+            shorter.push(renewal);
+        }
+    }
+    let renewed = store.renew(&shorter, WITHIN).await;
+    assert!(renewed.iter().all(|answer| matches!(answer, Ok(Renew::Renewed))), "{renewed:?}");
     over(&server, SOON).await;
     let mut calls = 0;
     while stored(&server, &key).await.1 > 100 {

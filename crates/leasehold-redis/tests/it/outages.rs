@@ -188,11 +188,12 @@ async fn a_promoted_replica_is_used_at_once() {
 #[tokio::test]
 async fn a_loading_server_is_waited_for_within_the_deadline() {
     // A loading server handles its clients after every two megabytes, or as often as its settings
-    // demand, from Redis 7 on. Here that must be several times during a call.
+    // demand, from Redis 7 on. Here that must be several times during a call. It would load for
+    // seconds, so the delay ends once it was seen.
     let server = RedisServer::builder().config("rdbcompression no");
     let (server, count, bytes) = if RedisServer::start().version() >= (7, 0) {
         let often = server.config("loading-process-events-interval-bytes 1024");
-        (often.config("key-load-delay 400"), 8_000, 2_000)
+        (often.config("key-load-delay 5000"), 2_000, 2_000)
     } else {
         (server.config("key-load-delay 20000"), 100, 1_000_000)
     };
@@ -201,8 +202,10 @@ async fn a_loading_server_is_waited_for_within_the_deadline() {
     let fill = format!(
         "for i = 1, {count} do redis.call('SET', 'fill' .. i, string.rep('x', {bytes})) end"
     );
-    drop(server.cli(&["EVAL", &fill, "0"]));
-    drop(server.cli(&["SAVE"]));
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut raw = connection(&client).await.unwrap();
+    let () = redis::cmd("EVAL").arg(&fill).arg(0).query_async(&mut raw).await.unwrap();
+    let () = redis::cmd("SAVE").query_async(&mut raw).await.unwrap();
     let server = Arc::new(server);
     let restart = tokio::task::spawn_blocking({
         let server = Arc::clone(&server);
@@ -219,7 +222,13 @@ async fn a_loading_server_is_waited_for_within_the_deadline() {
         }
         assert!(Instant::now() < deadline, "the server was never seen loading");
     }
-    Caller::new(&store, &key()).take().await;
+    let taken = tokio::spawn(async move {
+        Caller::new(&store, &key()).take().await;
+    });
+    // Meanwhile the request is refused.
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(server.cli(&["CONFIG", "SET", "key-load-delay", "0"]), "OK");
+    taken.await.unwrap();
     restart.await.unwrap();
 }
 

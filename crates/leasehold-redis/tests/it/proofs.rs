@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::common::{Caller, SHORT, WITHIN, key};
 use crate::replicated::{pair, take_at_last};
 
-/// Shorter than any ttl, and long enough for a notification to arrive.
+/// For a notification that must not come: shorter than any ttl, and long enough for it to arrive.
 const HEARD: Duration = Duration::from_millis(500);
 
 /// The preparations for an answer with this proof.
@@ -62,8 +62,13 @@ impl Ready {
         Self { proof, caller, fences, other, listener }
     }
 
-    /// Requests the proof; returns the result.
-    async fn ask(&mut self, store: &RedisStore, within: Duration) -> Result<Standing, Error> {
+    /// Requests the proof; returns the result. A notification is waited for as long as `heard`.
+    async fn ask(
+        &mut self,
+        store: &RedisStore,
+        within: Duration,
+        heard: Duration,
+    ) -> Result<Standing, Error> {
         let Self { proof, caller: Caller { request, .. }, fences, other, listener } = self;
         let fences = fences.unwrap_or(FenceBlock::new(leasehold_core::Fence::ZERO, 1));
         let key = request.key.clone();
@@ -84,7 +89,7 @@ impl Ready {
                 let ending = self.caller.ending(fences);
                 // The notification shows whether it was carried out.
                 drop(store.release(&ending, within).await);
-                let heard = timeout(HEARD, listener.as_mut().unwrap().next()).await;
+                let heard = timeout(heard, listener.as_mut().unwrap().next()).await;
                 return Ok(match heard.ok().and_then(|wake| wake.proves()) {
                     Some(Proof::Told) => Standing::True,
                     _ => Standing::Unsaid,
@@ -117,7 +122,7 @@ async fn try_all(
     bring_about();
     for one in &mut ready {
         let proof = one.proof;
-        let answer = one.ask(doubtful, within).await;
+        let answer = one.ask(doubtful, within, HEARD).await;
         let standing = match &answer {
             Ok(standing) => *standing,
             Err(_) => Standing::Withdrawn,
@@ -139,7 +144,8 @@ async fn without_a_doubt_every_proof_is_given() {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     for proof in Proof::ALL {
         let mut ready = Ready::new(proof, &store, key()).await;
-        assert_eq!(ready.ask(&store, WITHIN).await.unwrap(), Standing::True, "{proof:?}");
+        let standing = ready.ask(&store, WITHIN, WITHIN).await.unwrap();
+        assert_eq!(standing, Standing::True, "{proof:?}");
     }
 }
 

@@ -156,6 +156,20 @@ impl Party {
         }
     }
 
+    /// Acquires a free lock with a short lease. `None` if the nodes of a quorum took longer than a
+    /// quarter of it: what some may still have of it expires soon.
+    pub(super) async fn take_in_time(&self) -> Option<Lease> {
+        match self.store.acquire(&self.request, CALL).await {
+            Ok(Acquire::Granted(granted)) => Some(self.lease(granted.fences)),
+            Err(error)
+                if self.store.capability().undoes && error.kind() == ErrorKind::Unavailable =>
+            {
+                None
+            }
+            other => panic!("{} was not granted: {other:?}", self.request.key),
+        }
+    }
+
     /// Acquires what this token already holds.
     pub(super) async fn take_again(&self) -> Already {
         let mut patience = Patience::for_what("an answer that a majority gives");

@@ -12,7 +12,7 @@ pub(super) async fn a_renewed_lease_outlives_its_first_ttl(cx: &Context) {
     // one.
     for length in [1, 2, 4, 8, 16].map(|times| Duration::from_millis(400) * times) {
         let key = cx.key();
-        let lease = cx.party(&key).ttl(length).take().await;
+        let Some(lease) = cx.party(&key).ttl(length).take_in_time().await else { continue };
         match lease.renew(LONG).await {
             Renew::Renewed => {}
             Renew::Late => continue,
