@@ -149,9 +149,10 @@ fn a_holder_that_sleeps_in_its_transaction_stops_its_successor_for_the_ttl_at_mo
     let db = Postgres::new();
     let (mut late, mut later) = (db.client(), db.client());
     let ttl = Duration::from_millis(500);
-    late.batch_execute(&timeouts(ttl)).unwrap();
     late.batch_execute("BEGIN").unwrap();
     assert!(late.touch("ledger", fence(1), Lease::Exclusive).unwrap());
+    // Last of all, since a busy machine may take longer than that to send the touch.
+    late.batch_execute(&timeouts(ttl)).unwrap();
     // The server ends the sleeper's transaction; no statement of the test does.
     later.batch_execute("BEGIN").unwrap();
     assert!(later.touch("ledger", fence(2), Lease::Exclusive).unwrap());

@@ -89,8 +89,20 @@ async fn a_lease_is_renewed_in_every_layout() {
     for layout in layouts() {
         let server = RedisServer::start();
         let client = client(&server, layout.clone()).await;
-        let guard = client.mutex("a").ttl(secs(1)).lock().await.unwrap();
-        tokio::time::sleep(secs(3)).await;
+        let guard = client.mutex("a").ttl(secs(6)).lock().await.unwrap();
+        let left = async || client.inspect("a").await.unwrap().unwrap().holders[0].remaining;
+        patiently("a renewal", async {
+            let mut before = left().await;
+            loop {
+                tokio::time::sleep(ms(20)).await;
+                let now = left().await;
+                if now > before {
+                    return;
+                }
+                before = now;
+            }
+        })
+        .await;
         assert!(guard.is_held() && guard.is_held_by_store().await.unwrap(), "{layout}");
         guard.renew_to(secs(120)).await.unwrap();
         assert!(guard.ttl().await.unwrap() > secs(60), "{layout}");

@@ -97,7 +97,8 @@ async fn waiters_keep_their_positions_while_a_restarted_server_warms_up() {
     let (primary, replica) = spawn_blocking(start).await.unwrap();
     let url = format!("{}?replicas=1&max_ttl=6s", primary.url());
     let sure = Client::connect(primary.url()).await.unwrap();
-    let holder = sure.mutex("a").ttl(secs(6)).lock().await.unwrap();
+    // It is held until all are in the queue, however long that takes.
+    let holder = sure.mutex("a").ttl(secs(600)).lock().await.unwrap();
     let granted = Arc::new(StdMutex::new(Vec::new()));
     let restarted_at = Arc::new(StdMutex::new(None));
     let mut waits = tokio::task::JoinSet::new();
@@ -136,13 +137,14 @@ async fn waiters_keep_their_positions_while_a_restarted_server_warms_up() {
     })
     .await
     .unwrap();
+    let error =
+        Client::connect(&*url).await.unwrap().mutex("a").ttl(secs(6)).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.retry_after().is_some(), "{error}");
     // A newcomer during the warm-up queues behind earlier waiters.
     waits.spawn(contender(4));
     in_line(4).await;
     holder.release().await.unwrap();
-    let error =
-        Client::connect(&*url).await.unwrap().mutex("a").ttl(secs(6)).try_lock().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     while let Some(done) = patiently("the ends of the waits", waits.join_next()).await {
         done.unwrap();
     }

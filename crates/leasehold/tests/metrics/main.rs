@@ -101,9 +101,11 @@ async fn the_events_of_each_lock_are_counted() {
     let handed_on = Scraped::new(&handle).get("leasehold_lock_handoffs path=process");
 
     // Force-released by an operator.
-    let lost = client.mutex("b").ttl(Duration::from_millis(300)).lock().await.unwrap();
+    let lost = lock(&client, "b").lock().await.unwrap();
     let fence = lost.fence_even_if_lost();
     assert_eq!(client.force_release("b", fence).await.unwrap(), ForceRelease::Released);
+    // The next renewal is far away.
+    assert!(!lost.is_held_by_store().await.unwrap());
     lost.lost().await;
     until(&handle, "leasehold_lock_held ", 0.0).await;
     drop(lost);

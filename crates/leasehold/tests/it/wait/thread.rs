@@ -179,11 +179,16 @@ fn in_the_child(client: &Client, mutex: &Mutex, guard: Guard, another: Guard, wr
 
     let (store, own) = world();
     // Renewed by a thread of the child's own.
-    let ttl = Duration::from_secs(1);
-    let kept = own.mutex("key").ttl(ttl).lock().wait().unwrap();
-    std::thread::sleep(ttl * 3);
+    let kept = own.mutex("key").ttl(Duration::from_secs(6)).lock().wait().unwrap();
+    let onlooker = client_of(&store);
+    let left = || onlooker.inspect("key").wait().unwrap().unwrap().holders[0].remaining;
+    let mut before = left();
+    eventually("a renewal", || {
+        let now = left();
+        now > std::mem::replace(&mut before, now)
+    });
     assert!(kept.is_held());
-    assert!(client_of(&store).mutex("key").try_lock().wait().unwrap().is_none());
+    assert!(onlooker.mutex("key").try_lock().wait().unwrap().is_none());
     kept.release().wait().unwrap();
     own.close().wait().unwrap();
 }
