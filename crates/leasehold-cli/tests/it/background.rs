@@ -96,7 +96,7 @@ fn without_the_lock_the_script_ends_with_the_code_of_hold() {
         run(&site, &line)
     };
     take("-n").complains(75, "held by web-7");
-    take("-w 0.2").complains(75, "held by web-7");
+    take("-w 2").complains(75, "held by web-7");
     take("-n -E 9").complains(9, "held by web-7");
     take("--max-hold 1us").complains(64, "give at least");
     take("--store redis://127.0.0.1:1").complains(69, "127.0.0.1:1");
@@ -172,7 +172,7 @@ fn a_script_releases_its_lock_earlier_and_learns_whether_it_had_it() {
 fn a_force_release_ends_the_script_and_what_it_has_started() {
     for (store, how) in [(Site::embedded(), "TERM"), (Site::embedded(), "KILL")] {
         let take = format!(
-            "fence=$(\"$0\" hold k --ttl 1s --while-pid $$ --background --on-loss {how}) || exit"
+            "fence=$(\"$0\" hold k --ttl 5s --while-pid $$ --background --on-loss {how}) || exit"
         );
         let section = "setsid sleep 1000 & echo $! > pids; sleep 1000; echo never";
         let script = in_section(&store, &take, section);
@@ -205,7 +205,7 @@ fn a_script_that_does_not_heed_a_loss_is_killed_before_the_lock_is_free() {
 fn a_signal_that_is_no_end_is_the_scripts_own_business() {
     let site = Site::embedded();
     let take = "trap 'echo told' USR1; \
-        fence=$(\"$0\" hold k --ttl 1s --while-pid $$ --background --on-loss USR1) || exit";
+        fence=$(\"$0\" hold k --ttl 5s --while-pid $$ --background --on-loss USR1) || exit";
     let section = "while [ ! -e go ]; do sleep 0.02; done; echo on";
     let mut script = in_section(&site, take, section);
     site.run(["force-release", "k", "--fence", &fence(&site)]).expect(0);

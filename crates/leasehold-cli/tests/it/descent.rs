@@ -147,12 +147,13 @@ fn tried(tool: &Tool, end: End, key: &str, server: Option<&RedisServer>) -> Opti
     let _writers = Writers(&site);
     let script = format!("echo $$ > main; {}", tool.script.replace("WAIT", WAIT));
     // On a busy machine a tool may need longer than that to start the writer.
-    let mut max_hold = Duration::from_secs(1);
+    let mut max_hold = Duration::from_secs(2);
     let mut first = loop {
-        let limit = format!("{}s", max_hold.as_secs());
+        let (limit, grace) =
+            (format!("{}s", max_hold.as_secs()), format!("{}s", max_hold.as_secs() / 2));
         let mut words = vec!["run", key, "--ttl", "2s"];
         if end == End::MaxHold {
-            words.extend(["--max-hold", &limit]);
+            words.extend(["--max-hold", &limit, "--grace", &grace]);
         }
         words.extend(["--", "bash", "-c", &script]);
         let mut first = site.start(words);

@@ -1,5 +1,7 @@
 //! Locks of other libraries, whose programs are played by single commands.
 
+use std::fs;
+
 use leasehold_testkit::server::RedisServer;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -225,12 +227,20 @@ fn the_rule_for_a_layout_is_all_that_its_locks_need() {
         does(&server, &rule.split(' ').collect::<Vec<_>>());
         does(&server, &["ACL", "LOG", "RESET"]);
         let site = Site::at(server.url_for("u", "x"));
-        let job = started(&site, &format!("run a --interop {layout} --ttl 1s -- sleep 2"));
-        until("it is held", || {
-            let shown = site.line(&format!("show a --interop {layout}")).expect(0).stdout;
-            shown.contains("held")
-        });
+        let work = "echo ready; while [ ! -e end ]; do sleep 0.02; done";
+        let job = site.start_script(&format!("a --interop {layout} --ttl 3s"), work);
         let waiting = started(&site, &format!("run a --interop {layout} -v -- true"));
+        let remaining = || {
+            let shown = site.line(&format!("show a --json --interop {layout}")).expect(0).stdout;
+            let document: Value = serde_json::from_str(&shown).unwrap();
+            document["lock"]["holders"][0]["remaining_ms"].as_u64().unwrap()
+        };
+        let mut before = remaining();
+        until("it is renewed", || {
+            let now = remaining();
+            now > std::mem::replace(&mut before, now)
+        });
+        fs::write(site.path("end"), "").unwrap();
         job.finish().expect(0);
         let done = waiting.finish();
         assert!(!done.stderr.contains("WARN"), "{layout}: {done:?}");

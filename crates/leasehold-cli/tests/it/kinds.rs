@@ -71,7 +71,7 @@ fn a_job_that_fails_keeps_its_period_closed_unless_it_is_to_open_it_again() {
 fn a_period_whose_lock_was_force_released_stays_closed() {
     everywhere(|site| {
         let job =
-            site.start("run k --once-per 1h --reopen-on-failure --ttl 1s -- sleep 1000".split(' '));
+            site.start("run k --once-per 1h --reopen-on-failure --ttl 5s -- sleep 1000".split(' '));
         until("it is at work", || !shown(site, "k")["holders"][0].is_null());
         let fence = shown(site, "k")["holders"][0]["fence"].as_str().unwrap().to_owned();
         site.run(["force-release", "k", "--fence", &fence]).expect(0);
@@ -121,11 +121,11 @@ fn a_try_that_replicas_do_not_confirm_is_no_wait_for_itself() {
 fn replicas_that_are_away_are_reported_for_each_kind_of_lock() {
     let server = RedisServer::start();
     let url = server.url();
-    let site = Site::at(format!("{url}?replicas=1&replicate_timeout=1s&keep_leases=yes"));
+    let site = Site::at(format!("{url}?replicas=1&replicate_timeout=300ms&keep_leases=yes"));
     for kind in ["k", "p --limit 1"] {
-        let first = site.start(format!("run {kind} -w 1.5 -- echo never").split(' '));
+        let first = site.start(format!("run {kind} -w 3 -- echo never").split(' '));
         until("it tries", || !shown(&site, &kind[..1]).is_null());
-        let second = site.start(format!("run {kind} -w 4 -- echo never").split(' '));
+        let second = site.start(format!("run {kind} -w 30 -- echo never").split(' '));
         first.finish().complains(69, "the grant was not confirmed");
         drop(second);
     }
@@ -285,7 +285,7 @@ fn sets_of_locks_in_any_order_never_wait_for_each_other_in_a_circle() {
 #[test]
 fn a_command_under_several_locks_ends_when_one_is_force_released() {
     everywhere(|site| {
-        let options = "a b --ttl 1s -- sh -c";
+        let options = "a b --ttl 5s -- sh -c";
         let script = "trap 'exit 9' TERM; echo $LEASEHOLD_FENCE_2; while :; do sleep 0.02; done";
         let mut run = site.start(["run"].into_iter().chain(options.split(' ')).chain([script]));
         let fence = run.line();
@@ -381,7 +381,7 @@ fn a_command_that_wants_to_be_asked_ends_when_it_is() {
 #[test]
 fn a_command_that_does_not_is_left_alone_and_a_message_names_who_asks() {
     everywhere(|site| {
-        let run = site.start_script("k --ttl 1s", "echo up; until [ -e end ]; do sleep 0.02; done");
+        let run = site.start_script("k --ttl 5s", "echo up; until [ -e end ]; do sleep 0.02; done");
         site.line("ask k --owner dba").expect(0);
         assert_eq!(shown(site, "k")["holders"][0]["asked_by"], "dba");
         assert!(site.line("show k").expect(0).stdout.contains("  asked by    dba\n"));

@@ -74,7 +74,7 @@ fn what_became_of_a_lock_is_reported(site: &Site) {
         assert!(log.contains(&format!("; {result}\n")), "{log}");
     }
 
-    let mut holder = site.start(["hold", "taken", "--ignore-stdin", "--ttl", "1s"]);
+    let mut holder = site.start(["hold", "taken", "--ignore-stdin", "--ttl", "5s"]);
     holder.line();
     let fence = lock(site, "taken")["holders"][0]["fence"].as_str().unwrap().to_owned();
     site.run(["force-release", "taken", "--fence", &fence]).expect(0);

@@ -159,14 +159,14 @@ fn what_would_wait_for_the_script_around_it_says_so_and_ends() {
             }
         }
         script(site, &format!("{take}\"$0\" run k -q -E 9 -- true")).expect(9);
-        let line = "\"$0\" run other -- true && \"$0\" run k --wait-for-outer -w 0.4 -- true";
+        let line = "\"$0\" run other -- true && \"$0\" run k --wait-for-outer -w 2 -- true";
         let done = script(site, &format!("{take}{line}")).complains(75, "timed out");
         assert!(!done.stderr.contains("around this one"), "{done:?}");
         // One that is held for another script is nobody's own.
         let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let line = format!("hold k --background --while-pid {}", process.id());
         site.line(&line).expect(0);
-        let done = script(site, "\"$0\" run k -w 0.4 -- true").complains(75, "timed out");
+        let done = script(site, "\"$0\" run k -w 2 -- true").complains(75, "timed out");
         assert!(!done.stderr.contains("around this one"), "{done:?}");
         process.kill().unwrap();
         process.wait().unwrap();

@@ -51,8 +51,8 @@ fn a_server_that_grants_nothing_yet_is_waited_for_and_says_for_how_long() {
     for kind in ["", " --limit 2", " -s", " also"] {
         let tried = site.line(&format!("run k{kind} -n -- echo never"));
         tried.complains(69, "warming up after its start");
-        let waited = site.line(&format!("run k{kind} -w 0.5 -- echo never"));
-        let waited = waited.complains(69, "; ready in 1d 14m ");
+        let waited = site.line(&format!("run k{kind} -w 2 -- echo never"));
+        let waited = waited.complains(69, "; ready in 1d 1");
         assert!(waited.stderr.contains("timed out after "), "{waited:?}");
     }
     let _replica = RedisServer::builder().replica_of(&server).start();
@@ -75,14 +75,12 @@ fn a_release_that_arrives_after_the_end_of_its_lease_accuses_no_other_holder() {
         let _next = direct.start_script(&format!("k{n}"), "echo ready; sleep 600");
         wire.set(Fault::Pass);
         let done = running.finish();
-        if done.status.success() {
-            // The release was abandoned before the wire let it through, which proves nothing.
-            continue;
-        }
-        let done = done.expect(76);
-        assert!(done.stderr.contains("was answered after the lease had expired"), "{done:?}");
         assert!(!done.stderr.contains("force-released"), "{done:?}");
-        return;
+        // It proves nothing if no release was sent in time, or none was let through.
+        if done.stderr.contains("was answered after the lease had expired") {
+            done.expect(76);
+            return;
+        }
     }
     panic!("no release was late");
 }

@@ -1,7 +1,6 @@
 //! Where the system has nothing left: no thread, no process, no file descriptor, no room in files.
 
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -183,11 +182,13 @@ fn a_program_that_can_not_be_run_is_distinguished_from_a_system_that_can_not_run
     std::fs::write(site.path("text"), "no program").unwrap();
     site.line("run k -n -- ./text").complains(126, "can't run ./text");
     site.line("run k -n -- ./nothing").complains(127, "can't run ./nothing");
+    // By another process: while a fork of this one has a file open for writing, it can't be
+    // executed.
     let script = |name: &str, text: &str| {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file =
-            options.write(true).create_new(true).mode(0o755).open(site.path(name)).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
+        let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        let mut shell = Command::new("sh");
+        let written = shell.args(["-c", write, name, text]).current_dir(site.path("")).status();
+        assert!(written.unwrap().success());
     };
     script("orphan", "#!/no/such/interpreter -x\n");
     site.line("run k -n -- ./orphan")

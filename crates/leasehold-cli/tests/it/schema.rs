@@ -237,7 +237,7 @@ fn what_a_killed_command_has_left_beside_the_file_blocks_no_command() {
 fn a_loss_is_written_with_its_reason() {
     let site = Site::embedded();
     let told = || -> Value { serde_json::from_str(&site.read("outcome")).unwrap() };
-    let job = site.start("run k --ttl 1s --status outcome -- sleep 1000".split(' '));
+    let job = site.start("run k --ttl 5s --status outcome -- sleep 1000".split(' '));
     until("it is held", || !lock(&site, "k").is_null() && told()["granted"] == true);
     let fence = told()["leases"][0]["fence"].as_str().unwrap().to_owned();
     site.run(["force-release", "k", "--fence", &fence]).expect(0);

@@ -238,7 +238,7 @@ fn the_watchdog_leaves_with_its_supervisor() {
 fn a_stopped_supervisor_can_not_keep_the_command_beyond_its_lease() {
     let site = Site::embedded();
     let script = "trap '' TERM; echo ready; while :; do echo first >> log; done";
-    let mut first = site.start_script("k --ttl 1s", script);
+    let mut first = site.start_script("k --ttl 4s --grace 2s", script);
     first.process().pause();
     // The store grants the lock when the lease has run out; by then the first command is dead.
     site.run(["run", "k", "-c", "echo second >> log; sleep 0.2"]).expect(0);
@@ -253,14 +253,14 @@ fn a_stopped_supervisor_can_not_keep_the_command_beyond_its_lease() {
 fn a_command_that_stops_itself_keeps_its_lock() {
     let site = Site::embedded();
     let script = "echo $$; kill -STOP $$; echo back";
-    let mut running = site.start(["run", "k", "--ttl", "300ms", "-c", script]);
+    let mut running = site.start(["run", "k", "--ttl", "1500ms", "-c", script]);
     let pid = running.line().parse().unwrap();
     until("it has stopped", || state(pid) == Some('T'));
     let fence = fence(&site, "k");
     until("many ttls have passed", || {
         let lock = lock(&site, "k");
         assert_eq!(lock["holders"][0]["fence"], fence.as_str(), "{lock}");
-        lock["holders"][0]["held_for_ms"].as_u64().unwrap() > 1500
+        lock["holders"][0]["held_for_ms"].as_u64().unwrap() > 4000
     });
     assert_eq!(state(pid), Some('T'));
     send(running.pid(), libc::SIGCONT);
@@ -337,7 +337,7 @@ fn fence_of_line(line: &str, key: &str) -> String {
 #[test]
 fn a_lost_hold_is_reported() {
     let site = Site::embedded();
-    let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "500ms"]);
+    let mut holder = site.start(["hold", "k", "--ignore-stdin", "--ttl", "5s"]);
     let fence = fence_of_line(&holder.line(), "k");
     site.run(["force-release", "k", "--fence", &fence]).expect(0);
     holder.finish().complains(76, "lost \"k\"");

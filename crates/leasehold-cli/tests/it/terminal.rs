@@ -367,7 +367,7 @@ fn a_stubborn_shell_and_its_child_on_a_terminal_die_when_the_lock_is_lost() {
         "trap '' TERM INT HUP; sh -c 'echo $$ >> pids; while :; do sleep 0.05; done' & \
          echo $$ >> pids; while :; do sleep 0.05; done",
     );
-    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--ttl", "1s", "--", "sh", "job"]);
+    let mut terminal = Terminal::leasehold(&site, &["run", "k", "--ttl", "5s", "--", "sh", "job"]);
     let pids = || fs::read_to_string(site.path("pids")).unwrap_or_default();
     until("both have started", || pids().lines().count() == 2);
     let list = site.line("ls").expect(0).stdout;

@@ -289,7 +289,7 @@ fn what_is_advised_goes_to_the_store_that_was_typed() {
     let mut held = site.start(["hold", "k", "--ignore-stdin"]);
     held.line();
     let said =
-        other.run(["run", "-w", "0.1", "--store", &store, "k", "--", "true"]).expect(75).stderr;
+        other.run(["run", "-w", "2", "--store", &store, "k", "--", "true"]).expect(75).stderr;
     let command = said.split('`').nth(1).unwrap();
     assert!(typed(&other, command).expect(0).stdout.contains("is held by"), "{said}");
     // The environment's needs no words.
