@@ -66,11 +66,12 @@ def test_what_the_body_raises_has_a_note_of_the_loss(client: leasehold.Client, k
 
 
 def test_a_lease_that_nobody_took_is_late(client: leasehold.Client, key: str) -> None:
+    guard = client.mutex(key, ttl=0.2, renew=False).lock()
+    assert guard.lost(timeout=30)
+    # The loss is reported before the lease has ended in the store.
+    until(lambda: not client.list(key))
     with pytest.raises(leasehold.Late) as caught:
-        with client.mutex(key, ttl=0.2, renew=False).lock() as guard:
-            assert guard.lost(timeout=30)
-            # The loss is reported before the lease has ended in the store.
-            until(lambda: not client.list(key))
+        guard.release()
     assert isinstance(caught.value, leasehold.Lost) and caught.value.kind == "late"
 
 
