@@ -149,11 +149,10 @@ fn tried(tool: &Tool, end: End, key: &str, server: Option<&RedisServer>) -> Opti
     // On a busy machine a tool may need longer than that to start the writer.
     let mut max_hold = Duration::from_secs(2);
     let mut first = loop {
-        let (limit, grace) =
-            (format!("{}s", max_hold.as_secs()), format!("{}s", max_hold.as_secs() / 2));
+        let limit = format!("{}s", max_hold.as_secs());
         let mut words = vec!["run", key, "--ttl", "2s"];
         if end == End::MaxHold {
-            words.extend(["--max-hold", &limit, "--grace", &grace]);
+            words.extend(["--max-hold", &limit, "--grace", "1s"]);
         }
         words.extend(["--", "bash", "-c", &script]);
         let mut first = site.start(words);
@@ -161,6 +160,8 @@ fn tried(tool: &Tool, end: End, key: &str, server: Option<&RedisServer>) -> Opti
         if has_number(&site, "pids") {
             break first;
         }
+        let done = first.finish();
+        assert!(max_hold < Duration::from_secs(100), "{}, {end:?}: {done:?}", tool.name);
         max_hold *= 2;
     };
     let main = number(&site, "main");

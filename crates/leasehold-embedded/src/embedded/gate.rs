@@ -339,10 +339,13 @@ mod tests {
             let error = gates[0].enter_soon().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             assert!(gates[1].try_follow().unwrap().is_none());
-            // Its end frees the number, and so the gate.
+            // Its end frees the number, and so the gate. A fork of another test may keep it for a
+            // moment.
             let [first, second] = gates;
             drop(first);
-            assert!(second.try_follow().unwrap().is_some());
+            while second.try_follow().unwrap().is_none() {
+                std::thread::yield_now();
+            }
         }
 
         #[test]

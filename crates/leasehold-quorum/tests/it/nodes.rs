@@ -724,7 +724,7 @@ impl StoreLayer for HeldUp {
                 // it.
                 Op::Acquire => {
                     let given_back = given_back.lock().unwrap();
-                    drop(told.wait_timeout_while(given_back, ms(100), |given_back| !*given_back));
+                    drop(told.wait_timeout_while(given_back, ms(50), |given_back| !*given_back));
                 }
                 _ => {}
             }

@@ -287,7 +287,7 @@ fn a_holder_that_sleeps_in_its_transaction_stops_its_successor_for_the_ttl_at_mo
     let mut stuck = db.conn();
     stuck.begin(LEVELS[2]).unwrap();
     assert!(stuck.touch("ledger", fence(3), Lease::Exclusive).unwrap());
-    later.query_drop(timeouts(ttl)).unwrap();
+    later.query_drop(timeouts(ttl * 3)).unwrap();
     later.begin(LEVELS[2]).unwrap();
     let told = later.touch("ledger", fence(4), Lease::Exclusive);
     assert!(matches!(told, Err(Fault::Again)), "{told:?}");

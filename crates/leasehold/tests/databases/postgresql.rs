@@ -163,7 +163,7 @@ fn a_holder_that_sleeps_in_its_transaction_stops_its_successor_for_the_ttl_at_mo
     let mut stuck = db.client();
     stuck.batch_execute("BEGIN").unwrap();
     assert!(stuck.touch("ledger", fence(3), Lease::Exclusive).unwrap());
-    later.batch_execute(&timeouts(ttl)).unwrap();
+    later.batch_execute(&timeouts(ttl * 6)).unwrap();
     later.batch_execute("BEGIN").unwrap();
     let told = later.touch("ledger", fence(4), Lease::Exclusive);
     assert!(matches!(told, Err(Fault::Again)), "{told:?}");
