@@ -102,6 +102,8 @@ fn without_the_lock_the_script_ends_with_the_code_of_hold() {
     take("--store redis://127.0.0.1:1").complains(69, "127.0.0.1:1");
     take("--store nonsense://x").complains(78, "nonsense");
     run(&site, "x=$(\"$0\" hold o --once-per 1h --while-pid $$ --background) || exit").expect(0);
+    // It is released a moment after the script has ended.
+    until("it is free", || lock(&site, "o")["holders"].get(0).is_none());
     let again = "x=$(\"$0\" hold o --once-per 1h --while-pid $$ --background) || exit; echo in";
     run(&site, again).complains(75, "cooling down");
     run(&site, "\"$0\" hold k --background -n").complains(64, "--while-pid");

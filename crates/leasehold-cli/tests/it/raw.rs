@@ -86,8 +86,9 @@ fn a_quorum_prints_it_for_each_node() {
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::builder().appendonly().start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     let site = Site::at(format!("quorum:keep_leases=yes,{}", urls.join(",")));
-    site.line("acquire k --owner web-7 --ttl 1h").expect(0);
-    // A node that is slower than the others may have it a little later.
+    // Held by a process that stays, since a node that is slower than the others has it later.
+    let mut holder = site.start("hold k --ignore-stdin --owner web-7 --ttl 1h".split(' '));
+    holder.line();
     until("all have it", || {
         site.line("show k --raw").expect(0).stdout.matches("  about  ").count() == 3
     });
