@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder, Guard, HeldLease, Key, Release};
+use leasehold::{Client, Guard, HeldLease, Key, Release};
 use leasehold_clock::SystemClock;
 use leasehold_core::{Clock as _, Mode, Moment};
 use leasehold_testkit::history::{Attempt, Event, Held, Record, Recorder, fence_faults, overlaps};
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use crate::connected::connected;
 use crate::naive::{Grief, Naive, Servers};
 use crate::resource::Fenced;
 
@@ -42,22 +43,6 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 pub(crate) async fn wait_for<T>(what: &str, event: impl Future<Output = T>) -> T {
     let waiting = tokio::time::timeout(PATIENCE, event).await;
     waiting.unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
-
-/// A client of what is up, however long it takes to connect.
-pub(crate) async fn connected(builder: ClientBuilder, url: &str) -> Client {
-    let mut failure = None;
-    let connecting = async {
-        loop {
-            match builder.clone().connect(url).await {
-                Ok(client) => return client,
-                Err(error) => failure = Some(error),
-            }
-            tokio::time::sleep(ms(20)).await;
-        }
-    };
-    let connected = tokio::time::timeout(PATIENCE, connecting).await;
-    connected.unwrap_or_else(|_| panic!("connected in vain: {failure:?}"))
 }
 
 /// Waits until a replica has all that its primary has.

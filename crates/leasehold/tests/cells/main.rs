@@ -20,6 +20,8 @@
 
 mod cell;
 mod cluster;
+#[path = "../it/connected.rs"]
+mod connected;
 mod load;
 mod naive;
 mod quorum;

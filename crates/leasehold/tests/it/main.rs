@@ -16,6 +16,8 @@ mod cancel;
 mod channel;
 #[cfg(all(feature = "embedded", unix))]
 mod connect;
+#[cfg(feature = "redis")]
+mod connected;
 #[cfg(feature = "quorum")]
 mod contenders;
 mod dropped;

@@ -12,7 +12,8 @@ use leasehold_testkit::server::RedisServer;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, connected, ms, patiently, secs};
+use crate::connected::connected;
+use crate::support::{PATIENCE, ms, patiently, secs};
 
 /// Longer than anything here takes, and no lease ends by itself meanwhile.
 const TTL: Duration = secs(300);

@@ -7,7 +7,8 @@ use leasehold_core::{Acquire, AcquireRequest, Key, Renew, RenewRequest, Token, T
 use leasehold_testkit::proxy::{AfterLoss, Proxy};
 use leasehold_testkit::server::RedisServer;
 
-use crate::support::{connected, ms, patiently, secs};
+use crate::connected::connected;
+use crate::support::{ms, patiently, secs};
 
 async fn waiting(client: &Client, key: &str) -> usize {
     // A busy machine may keep an answer for longer than the client waits.

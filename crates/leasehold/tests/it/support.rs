@@ -31,23 +31,6 @@ pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) ->
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// A client of what is up, however long it takes to connect.
-#[cfg(feature = "redis")]
-pub(crate) async fn connected(builder: leasehold::ClientBuilder, url: &str) -> Client {
-    let mut failure = None;
-    let connecting = async {
-        loop {
-            match builder.clone().connect(url).await {
-                Ok(client) => return client,
-                Err(error) => failure = Some(error),
-            }
-            tokio::time::sleep(ms(20)).await;
-        }
-    };
-    let connected = tokio::time::timeout(PATIENCE, connecting).await;
-    connected.unwrap_or_else(|_| panic!("connected in vain: {failure:?}"))
-}
-
 /// A store in memory and clients of it, all on tokio's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
