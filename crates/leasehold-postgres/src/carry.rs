@@ -502,7 +502,8 @@ mod tests {
             "BEGIN; UPDATE locked.lock SET token = NULL, granted_at = NULL, version = version + 1";
         let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
                        AND query LIKE '%locked.lock%'";
-        loop {
+        for tries in 1.. {
+            assert!(tries < 10, "it is never granted");
             session.batch_execute(ending).await.unwrap();
             *store.free_turn(&key).unwrap() = 2;
             let waiting = {

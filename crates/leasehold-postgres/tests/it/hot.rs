@@ -23,7 +23,10 @@ async fn crowd(stores: Vec<PostgresStore>) {
             tasks.spawn(async move {
                 for _ in 0..CYCLES {
                     // A busy machine may keep it from the row for a second.
+                    let mut tries = 0;
                     let (reader, fences) = loop {
+                        assert!(tries < 100, "it is never granted");
+                        tries += 1;
                         let mut reader = request(&key);
                         reader.mode = Mode::Shared;
                         match store.acquire(&reader, WITHIN).await.unwrap() {

@@ -151,7 +151,10 @@ async fn no_answer_in_time_leaves_the_outcome_open_and_the_store_usable() {
         .unwrap();
     let held = request(&key());
     // It reads, and its write waits for the table.
+    let mut tries = 0;
     let error = loop {
+        assert!(tries < 100, "nothing is written");
+        tries += 1;
         let error = store.acquire(&held, Duration::from_millis(500)).await.unwrap_err();
         let seen = (error.kind(), error.reason());
         assert_eq!(seen, (ErrorKind::Unavailable, Some(Reason::NoAnswer)), "{error}");
